@@ -1,0 +1,1 @@
+"""Engines, token-exact conversations, episodes, the collector that runs groups, and the token ledger."""

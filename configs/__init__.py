@@ -1,0 +1,1 @@
+"""Structured configuration and the complete, runnable configuration files."""

@@ -1,0 +1,1 @@
+"""Advantages, losses, selection, the learner, weight sync, checkpoints and the loop."""

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+from contextlib import nullcontext
+
 import gymnasium
+
+PLUGIN_GROUP = "gymnasium.envs"
+_loaded_plugins: set[str] = {"winnowrl.envs.registry:register_all"}
 
 # id -> (entry point, max_episode_steps)
 BUILT_IN: dict[str, tuple[str, int]] = {
@@ -25,8 +31,37 @@ def register_all() -> None:
             register(env_id, entry_point=entry_point, max_episode_steps=max_episode_steps)
 
 
+def load_plugins() -> list[str]:
+    """Run the registration hooks that installed packages declare under the entry-point group ``gymnasium.envs``.
+
+    Gymnasium ran these itself up to 1.3; newer releases dropped it, so we do. The entry point's name is the namespace
+    (``__root__`` for none) and its value a function that calls ``gymnasium.register``.
+
+    Returns:
+        One sentence for every plugin that could not be loaded.
+    """
+    from importlib.metadata import entry_points
+
+    from gymnasium.envs.registration import namespace
+
+    faults: list[str] = []
+    for plugin in entry_points(group=PLUGIN_GROUP):
+        if plugin.value in _loaded_plugins:
+            continue
+        _loaded_plugins.add(plugin.value)
+        scope = nullcontext() if plugin.name == "__root__" else namespace(plugin.name)
+        try:
+            with scope, warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # an older Gymnasium has registered the same ids already
+                plugin.load()()
+        except Exception as error:  # noqa: BLE001 - a stranger's package may raise anything; it must not stop the others
+            faults.append(f"environment plugin {plugin.value} could not be loaded: {error!r}")
+    return faults
+
+
 def is_registered(env_id: str) -> bool:
     """True when Gymnasium can make ``env_id`` (``module:Namespace/Name-v0`` imports the module first)."""
+    load_plugins()
     try:
         gymnasium.spec(env_id)
     except (gymnasium.error.Error, ImportError, ValueError):

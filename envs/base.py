@@ -36,7 +36,7 @@ class TextEnv(gymnasium.Env[str, str]):
         stop: strings that end a reply (the reply keeps the stop string).
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}  # type: ignore[misc]
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}  # type: ignore[misc]
     execution: ClassVar[Execution] = "inline"
     system_prompt: str | None = None
     stop: tuple[str, ...] = ()

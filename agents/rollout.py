@@ -41,7 +41,8 @@ class Turn:
     """One reply and the environment's answer to it.
 
     ``start``/``end`` are the span of the sampled tokens in the sequence numbered ``sequence`` (0 unless the rollout
-    forked). ``action`` is the canonical action string, what gates compare.
+    forked). ``action`` is the canonical action string, what gates compare. ``loss_end`` is the end of the tokens the
+    environment wants in the loss (``info["loss_text_end"]``), None for all of them.
     """
 
     start: int
@@ -54,11 +55,30 @@ class Turn:
     reward: float = 0.0
     generate_s: float = 0.0
     env_s: float = 0.0
+    loss_end: int | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return self.end - self.start
 
 
 @dataclass(slots=True)
 class Rollout:
-    """One episode of one task."""
+    """One episode of one task.
+
+    Attributes:
+        rollout_id: Unique in a run, the same whatever the order in which episodes end.
+        round_index: Allocation round of its step that asked for it.
+        seed: Derived from run seed, step, task and index; the seed of each reply is derived from the same and its turn.
+        terminated: The environment reached an end of its own. truncated: it was cut (turn or token limit); never both.
+        stop_reason: What ended it. ``env_done``: the environment said so; ``turn_limit``: its step limit cut it;
+            ``token_limit``: no room for another reply; ``gate``: its group was stopped; ``error``: see ``error``.
+        verdict: Status of the environment's last verdict (correct, wrong, undecided), None if it gave none.
+        info: The environment's last ``info``, less what stands in fields of its own.
+        num_prefill_tokens: Prompt tokens sent, over all turns; num_cached_tokens: those the engine did not compute again.
+        generate_s, env_s, total_s: Seconds waiting for the engine, for the environment, and of the whole episode.
+        was_request_aborted: A request was cancelled under way; the tokens it had written never reached us.
+    """
 
     task_id: str
     group_id: int
@@ -66,6 +86,8 @@ class Rollout:
     seed: int
     policy_version: int
     task_type: str = ""
+    rollout_id: int = -1
+    round_index: int = 0
     sequences: list[TokenSequence] = field(default_factory=lambda: [TokenSequence()])
     turns: list[Turn] = field(default_factory=list)
     reward: float = 0.0
@@ -82,6 +104,7 @@ class Rollout:
     generate_s: float = 0.0
     env_s: float = 0.0
     total_s: float = 0.0
+    was_request_aborted: bool = False
 
     @property
     def token_ids(self) -> list[int]:
@@ -109,6 +132,24 @@ class Rollout:
         return [turn.action for turn in self.turns]
 
     @property
+    def has_cut_reply(self) -> bool:
+        """Some reply was cut by a token budget, or the episode was truncated (for the overlong filter)."""
+        return self.truncated or any(turn.finish_reason == "length" for turn in self.turns)
+
+    def loss_mask(self, sequence: int = -1) -> list[bool]:
+        """[T] ``completion_mask`` of one sequence, False also where the environment keeps text out of the loss."""
+        number = sequence % len(self.sequences)
+        mask = self.sequences[number].completion_mask
+        cut = [turn for turn in self.turns if turn.loss_end is not None and turn.sequence == number]
+        if not cut:
+            return mask
+        mask = mask.copy()
+        for turn in cut:
+            assert turn.loss_end is not None
+            mask[turn.loss_end : turn.end] = [False] * (turn.end - turn.loss_end)
+        return mask
+
+    @property
     def is_valid(self) -> bool:
         """Counts in its group's baseline: it did not fail and its verdict, if any, was decided."""
         return self.error is None and self.verdict != "undecided" and self.stop_reason != "gate"
@@ -119,7 +160,8 @@ class Group:
     """The rollouts of one task under one policy version; sizes may differ between groups.
 
     ``was_gated`` is set at the moment a gate stops the group and never derived again; an audited group ran on to its
-    end although the gate said stop, so ``gate_stop`` is True and ``was_gated`` False.
+    end although the gate said stop, so ``gate_stop`` is True and ``was_gated`` False. ``gate_turn`` is the turn K it was
+    judged at, None where no gate judged it. ``env_seed`` is what every member was reset with.
     """
 
     group_id: int
@@ -131,6 +173,10 @@ class Group:
     gate_distance: float | None = None
     gate_reason: str = ""
     is_audit: bool = False
+    gate_turn: int | None = None
+    env_id: str = ""
+    env_seed: int = 0
+    is_replacement: bool = False
 
     @property
     def valid_rollouts(self) -> list[Rollout]:

@@ -1,0 +1,36 @@
+PYTHON ?= python3
+VENV := .venv/bin
+ARGS ?=
+
+.PHONY: help setup train test test-all check bench doctor clean
+
+help:           ## what the targets do
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
+
+setup:          ## set up .venv (idempotent; the other targets do it themselves)
+	@$(PYTHON) setup/install.py
+
+train: setup    ## train SmolLM2-135M on arithmetic; ARGS="key=value …" override the configuration
+	@$(VENV)/winnowrl train configs/quickstart.yaml $(ARGS)
+
+test: setup     ## the default tests
+	@$(VENV)/python -m pytest $(ARGS)
+
+test-all: setup ## every test, the slow ones included
+	@$(VENV)/python -m pytest -m "" $(ARGS)
+
+check: setup    ## format, lint, types, tests
+	$(VENV)/ruff format --check .
+	$(VENV)/ruff check .
+	$(VENV)/mypy
+	$(VENV)/python -m pytest
+
+bench: setup    ## every benchmark, one after the other
+	@for script in benchmarks/*.py; do echo "== $$script"; $(VENV)/python $$script || exit 1; done
+
+doctor: setup   ## check every part of the installation
+	@$(VENV)/winnowrl doctor
+
+clean:          ## remove caches and build products (not .venv, not runs)
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

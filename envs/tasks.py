@@ -157,7 +157,9 @@ def _read_jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
             try:
                 row = json.loads(line)
             except json.JSONDecodeError as error:
-                raise ValueError(f"{path}, line {number}: not JSON ({error.msg}); write one JSON object a line") from None
+                raise ValueError(
+                    f"{path}, line {number}: not JSON ({error.msg}); write one JSON object a line"
+                ) from None
             if not isinstance(row, dict):
                 raise ValueError(f"{path}, line {number}: a {type(row).__name__}; write one JSON object a line")
             yield row
@@ -173,5 +175,5 @@ def _read_hub(name: str, split: str) -> Iterator[Mapping[str, Any]]:
     name, _, config = name.partition(":")
     try:
         yield from datasets.load_dataset(name, config or None, split=split)
-    except Exception as error:  # noqa: BLE001 - the hub client raises a wide family of errors; all mean "not to be had"
+    except Exception as error:
         raise FileNotFoundError(f"{name!r} is no file and no data set that could be loaded: {error}") from error

@@ -158,7 +158,9 @@ def _pip(*arguments: str) -> str | None:
     environment = {**os.environ, "DS_BUILD_OPS": "0", "PIP_ROOT_USER_ACTION": "ignore"}
     with LOG.open("a") as log:
         print("\n$", *command, file=log, flush=True)
-        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT, env=environment, stdin=subprocess.DEVNULL)
+        subprocess.run(
+            command, check=True, stdout=log, stderr=subprocess.STDOUT, env=environment, stdin=subprocess.DEVNULL
+        )
     return None
 
 

@@ -11,8 +11,8 @@ TRACKERS = ("tensorboard", "trackio", "wandb")
 class RunSection:
     """Name, folder, seed, length."""
 
-    name: str = "run"
-    """Name of the run folder."""
+    name: str | None = None
+    """Name of the run folder; null takes the configuration's name and the next free number."""
     folder: str = "runs"
     """Folder that holds the run folders."""
     seed: int = 0
@@ -25,8 +25,8 @@ class RunSection:
     """Write every rollout (text and tokens, compressed)."""
 
     def __post_init__(self) -> None:
-        if not self.name or "/" in self.name or self.name in (".", ".."):
-            raise ValueError(f"run.name is {self.name!r}; allowed: a folder name without '/'")
+        if self.name is not None and (not self.name or "/" in self.name or self.name in (".", "..")):
+            raise ValueError(f"run.name is {self.name!r}; allowed: a folder name without '/', or null")
         if self.num_steps < 0:
             raise ValueError(f"run.num_steps is {self.num_steps}; allowed: 0 or more")
         if unknown := set(self.trackers) - set(TRACKERS):

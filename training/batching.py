@@ -1,0 +1,145 @@
+"""From groups of rollouts to the sequences the learner trains on: shaped rewards, advantages, filters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from winnowrl.training.shaping import soft_overlong_penalty
+
+from winnowrl.agents.rollout import Group, Rollout
+from winnowrl.configs.sections.objective import ObjectiveConfig
+from winnowrl.training.advantages import group_advantages
+from winnowrl.training.batch import TrainingSequence
+
+# A rollout that forked trains on several sequences: the id of a sequence is its rollout's id and its place in one number.
+MAX_FORKS = 64
+
+
+def sequence_id(rollout_id: int, place: int) -> int:
+    """Unique id of the sequence numbered ``place`` of a rollout."""
+    if not 0 <= place < MAX_FORKS:
+        raise ValueError(f"a rollout forked {place} times; at most {MAX_FORKS - 1} forks can be trained on")
+    return rollout_id * MAX_FORKS + place
+
+
+def rollout_of(sequence: int) -> int:
+    """The rollout that a sequence id belongs to."""
+    return sequence // MAX_FORKS
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBatch:
+    """Sequences with their advantages, and what was left out on the way.
+
+    Attributes:
+        sequences: Sequences of informative groups (of every group when ``keep_uninformative``).
+        advantages: By rollout id, of every valid rollout of a group that was not gated.
+        zero_variance_ids: Rollouts of groups whose rewards are all equal, or with a single valid member.
+        overlong_ids: Rollouts that the overlong filter took out of the loss.
+    """
+
+    sequences: list[TrainingSequence]
+    advantages: dict[int, float]
+    zero_variance_ids: frozenset[int]
+    overlong_ids: frozenset[int]
+
+
+def make_batch(
+    groups: Sequence[Group],
+    config: ObjectiveConfig,
+    *,
+    step: int,
+    max_tokens: int | None = None,
+    excluded_rounds: frozenset[int] = frozenset(),
+) -> GroupBatch:
+    """Advantages of the valid rollouts of ``groups`` and the sequences to train on.
+
+    Args:
+        groups: Gated groups are passed over; failed and undecided rollouts are in no baseline.
+        config: Objective.
+        step: Birth step of the sequences.
+        max_tokens: Most completion tokens of a rollout, for the soft overlong penalty.
+        excluded_rounds: Allocation rounds whose rewards chose where more rollouts went; they stay out of the baseline.
+    """
+    members = [(group, rollout) for group in groups if not group.was_gated for rollout in group.valid_rollouts]
+    if not members:
+        return GroupBatch([], {}, frozenset(), frozenset())
+    rewards = [_shaped_reward(rollout, config, max_tokens) for _, rollout in members]
+    advantages = _advantages(members, rewards, config, excluded_rounds)
+    informative = _informative_groups(members, rewards, config.reward_tolerance)
+    sequences: list[TrainingSequence] = []
+    overlong: set[int] = set()
+    for (group, rollout), advantage in zip(members, advantages, strict=True):
+        if group.group_id not in informative:
+            continue
+        if config.overlong_filter and rollout.has_cut_reply:
+            overlong.add(rollout.rollout_id)
+            continue
+        sequences += _sequences(group, rollout, advantage, step)
+    return GroupBatch(
+        sequences,
+        {rollout.rollout_id: a for (_, rollout), a in zip(members, advantages, strict=True)},
+        frozenset(rollout.rollout_id for group, rollout in members if group.group_id not in informative),
+        frozenset(overlong),
+    )
+
+
+def _shaped_reward(rollout: Rollout, config: ObjectiveConfig, max_tokens: int | None) -> float:
+    if config.overlong_penalty == 0.0 or max_tokens is None:
+        return rollout.reward
+    penalty = soft_overlong_penalty(rollout.num_completion_tokens, max_tokens, min(config.overlong_cache, max_tokens))
+    return rollout.reward + config.overlong_penalty * penalty
+
+
+def _advantages(
+    members: Sequence[tuple[Group, Rollout]],
+    rewards: Sequence[float],
+    config: ObjectiveConfig,
+    excluded_rounds: frozenset[int],
+) -> list[float]:
+    chosen = config.resolved()
+    counted = [rollout.round_index not in excluded_rounds for _, rollout in members]
+    result: list[float] = group_advantages(
+        torch.tensor(rewards, dtype=torch.float64),
+        torch.tensor([group.group_id for group, _ in members]),
+        scale=str(chosen["advantage_scale"]),
+        std=config.advantage_std,
+        eps=config.advantage_eps,
+        baseline=str(chosen["baseline"]),
+        tolerance=config.reward_tolerance,
+        baseline_mask=torch.tensor(counted) if excluded_rounds else None,
+    ).tolist()
+    return result
+
+
+def _informative_groups(
+    members: Sequence[tuple[Group, Rollout]], rewards: Sequence[float], tolerance: float
+) -> set[int]:
+    """Groups of two or more valid rollouts whose rewards (shaped ones) differ."""
+    spans: dict[int, tuple[float, float]] = {}
+    for (group, _), reward in zip(members, rewards, strict=True):
+        low, high = spans.get(group.group_id, (reward, reward))
+        spans[group.group_id] = (min(low, reward), max(high, reward))
+    return {group_id for group_id, (low, high) in spans.items() if high - low > tolerance}
+
+
+def _sequences(group: Group, rollout: Rollout, advantage: float, step: int) -> list[TrainingSequence]:
+    result = []
+    for place, sequence in enumerate(rollout.sequences):
+        mask = rollout.loss_mask(place)
+        if any(mask):
+            result.append(
+                TrainingSequence(
+                    token_ids=sequence.token_ids,
+                    completion_mask=mask,
+                    sampler_logprobs=sequence.sampler_logprobs,
+                    advantage=advantage,
+                    group_id=group.group_id,
+                    rollout_id=sequence_id(rollout.rollout_id, place),
+                    is_truncated=rollout.has_cut_reply,
+                    birth_step=step,
+                )
+            )
+    return result

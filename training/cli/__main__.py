@@ -1,0 +1,3 @@
+from winnowrl.training.cli import main
+
+main()

@@ -1,0 +1,100 @@
+"""Warnings for the known sicknesses of a run, each with what usually causes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from winnowrl.configs.sections.run import DiagnosticsConfig
+
+
+class Diagnostics:
+    """Watches the metrics of every step and says what looks wrong, at most once in ``repeat_after_steps``."""
+
+    def __init__(self, config: DiagnosticsConfig) -> None:
+        self._config = config
+        self._constant_steps = 0
+        self._uninformative_steps = 0
+        self._last_said: dict[str, int] = {}
+        self._first_mismatch: float | None = None
+
+    def check(self, step: int, metrics: Mapping[str, float]) -> list[str]:
+        """Sentences to show for this step."""
+        found = {
+            "constant reward": self._constant_reward(metrics),
+            "nothing informative": self._nothing_informative(metrics),
+            "entropy collapse": self._entropy(metrics),
+            "mismatch": self._mismatch(metrics),
+            "parse failures": self._parse_failures(metrics),
+        }
+        return [text for name, text in found.items() if text and self._may_say(name, step)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "constant": self._constant_steps,
+            "uninformative": self._uninformative_steps,
+            "said": dict(self._last_said),
+            "first_mismatch": self._first_mismatch,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._constant_steps, self._uninformative_steps = state["constant"], state["uninformative"]
+        self._last_said, self._first_mismatch = dict(state["said"]), state["first_mismatch"]
+
+    def _may_say(self, name: str, step: int) -> bool:
+        last = self._last_said.get(name)
+        if last is not None and step - last < self._config.repeat_after_steps:
+            return False
+        self._last_said[name] = step
+        return True
+
+    def _constant_reward(self, metrics: Mapping[str, float]) -> str:
+        is_constant = metrics.get("reward/max", 0.0) - metrics.get("reward/min", 1.0) <= 1e-9
+        self._constant_steps = self._constant_steps + 1 if is_constant else 0
+        if self._constant_steps < self._config.constant_reward_steps:
+            return ""
+        return (
+            f"every reward has been {metrics['reward/mean']:.3g} for {self._constant_steps} steps: the verifier may not read "
+            "the answers (look at a rollout), or the tasks are all too hard or too easy"
+        )
+
+    def _nothing_informative(self, metrics: Mapping[str, float]) -> str:
+        is_empty = metrics.get("groups/informative", 1.0) == 0
+        self._uninformative_steps = self._uninformative_steps + 1 if is_empty else 0
+        if self._uninformative_steps < self._config.uninformative_steps:
+            return ""
+        return (
+            f"no group has been informative for {self._uninformative_steps} steps: all members of each group get one reward; "
+            "raise rollouts_per_task or the temperature, or choose tasks of medium difficulty"
+        )
+
+    def _entropy(self, metrics: Mapping[str, float]) -> str:
+        entropy = metrics.get("policy/entropy")
+        if entropy is None or entropy >= self._config.min_entropy:
+            return ""
+        return (
+            f"token entropy is {entropy:.4f} nats: the policy has collapsed to one reply; lower the learning rate, "
+            "add objective.entropy_coef, or raise clip_high"
+        )
+
+    def _mismatch(self, metrics: Mapping[str, float]) -> str:
+        mismatch = metrics.get("mismatch/mean_abs")
+        if mismatch is None:
+            return ""
+        if self._first_mismatch is None:
+            self._first_mismatch = mismatch
+        if mismatch <= max(self._config.max_mismatch, 5 * self._first_mismatch if mismatch > 0.02 else 0.1):
+            return ""
+        return (
+            f"engine and learner log-probs differ by {mismatch:.3f} on average (first step: {self._first_mismatch:.3f}): the "
+            "engine may hold old weights or sample at another temperature; check engine.dtype and the weight sync"
+        )
+
+    def _parse_failures(self, metrics: Mapping[str, float]) -> str:
+        rate = metrics.get("reward/parse_failure_rate")
+        if rate is None or rate < self._config.max_parse_failure_rate:
+            return ""
+        return (
+            f"{rate:.0%} of the replies held no answer that could be read: say in the prompt how to write it, or raise "
+            "sampling.max_tokens_per_turn if replies are cut"
+        )

@@ -1,0 +1,140 @@
+"""Everything that can be found wrong before a model is loaded: environment, task sets, model path, prompt lengths."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+from winnowrl.configs.load import ConfigError
+from winnowrl.envs.base import TextEnv
+from winnowrl.envs.registry import load_plugins
+from winnowrl.envs.tasks import Task, TaskSet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from winnowrl.configs.schema import RunConfig
+    from winnowrl.configs.sections.environment import EnvironmentConfig
+
+NUM_LONGEST_CHECKED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The two task sets of a run."""
+
+    train: TaskSet
+    heldout: TaskSet
+
+
+def make_env(config: EnvironmentConfig) -> TextEnv:
+    """One environment of the configured kind.
+
+    Raises:
+        ConfigError: unknown id, a keyword it does not take, or a value it refuses.
+    """
+    faults = load_plugins()
+    try:
+        spec = gymnasium.spec(config.id)
+    except (gymnasium.error.Error, ImportError, ValueError) as error:
+        hint = f" ({'; '.join(faults)})" if faults else ""
+        raise ConfigError(
+            f"environment.id is {config.id!r}, which Gymnasium does not know: {error}{hint}; `winnowrl env list` shows those "
+            "there are, and module:Namespace/Name-v0 imports a module first"
+        ) from None
+    _check_kwargs(spec, config)
+    try:
+        env = gymnasium.make(config.id, disable_env_checker=True, **config.kwargs).unwrapped
+    except (ValueError, FileNotFoundError, TypeError) as error:
+        raise ConfigError(f"environment {config.id}: {error}") from None
+    except ImportError as error:
+        raise ConfigError(f"environment {config.id} cannot be made: {error}") from None
+    if not isinstance(env, TextEnv):
+        raise ConfigError(
+            f"environment.id is {config.id!r}, a {type(env).__name__}; WinnowRL trains in environments of strings: subclass "
+            "winnowrl.envs.TextEnv"
+        )
+    return env
+
+
+def load_task_sets(config: EnvironmentConfig) -> Tasks:
+    """The train and held-out task sets, not empty and disjoint.
+
+    Raises:
+        ConfigError: naming the split, and the row where the environment can.
+    """
+    env = make_env(config)
+    try:
+        train = _task_set(env, config.train_split, config.id)
+        heldout = _task_set(env, config.eval_split, config.id)
+    finally:
+        env.close()
+    if config.max_train_tasks is not None:
+        train = train[: config.max_train_tasks]
+    refuse_overlap(train, heldout, f"environment.train_split {config.train_split!r}")
+    return Tasks(train, heldout)
+
+
+def refuse_overlap(train: Sequence[Task], heldout: Sequence[Task], what: str) -> None:
+    """Raise ``ConfigError`` when a held-out task is also a train task, by id or by prompt and answer."""
+    ids = {task.id for task in train}
+    texts = {(task.prompt, task.answer) for task in train if task.answer is not None}
+    for task in heldout:
+        if task.id in ids or (task.answer is not None and (task.prompt, task.answer) in texts):
+            raise ConfigError(
+                f"held-out task {task.id!r} is also in {what}; an evaluation on it would measure memory: remove it from one"
+            )
+
+
+def check_prompt_lengths(tasks: Tasks, config: RunConfig, count_tokens: Callable[[str], int]) -> None:
+    """Refuse a context that the longest prompts do not fit into.
+
+    Args:
+        count_tokens: Prompt text to the number of tokens the model would see first.
+
+    Raises:
+        ConfigError: naming the task, its length and the budget.
+    """
+    context = config.sampling.context_length
+    for task_set in (tasks.train, tasks.heldout):
+        longest = sorted(task_set, key=lambda task: len(task.prompt), reverse=True)[:NUM_LONGEST_CHECKED]
+        for task in longest:
+            length = count_tokens(task.prompt)
+            if length + 1 > context:
+                raise ConfigError(
+                    f"task {task.id!r} has a prompt of {length} tokens and sampling.context_length is {context}: no reply "
+                    "fits; raise sampling.context_length or leave long tasks out"
+                )
+
+
+def _task_set(env: TextEnv, split: str, env_id: str) -> TaskSet:
+    try:
+        tasks = env.task_set(split)
+    except (ValueError, FileNotFoundError) as error:
+        raise ConfigError(f"environment {env_id}: {error}") from None
+    if len(tasks) == 0:
+        raise ConfigError(f"environment {env_id}: split {split!r} holds no task; check environment.kwargs")
+    return tasks
+
+
+def _check_kwargs(spec: Any, config: EnvironmentConfig) -> None:
+    """Name the argument that does not exist, and those that do."""
+    import difflib
+
+    entry = spec.entry_point
+    if isinstance(entry, str):
+        try:
+            entry = gymnasium.envs.registration.load_env_creator(entry)
+        except ImportError as error:
+            raise ConfigError(f"environment {config.id} cannot be loaded: {error}") from None
+    parameters = inspect.signature(entry).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for key in config.kwargs:
+        if key not in parameters:
+            close = difflib.get_close_matches(key, list(parameters), n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(parameters)}"
+            raise ConfigError(f"environment.kwargs.{key}: {config.id} has no such argument; {hint}")

@@ -1,0 +1,156 @@
+"""The folder of a run: what is written where, and how it stays readable whenever the process dies.
+
+runs/<name>/
+    config.yaml        resolved configuration
+    metrics.jsonl      one row a step
+    tensorboard/
+    rollouts/          step_000012.jsonl.zst, one row a rollout
+    checkpoints/       step_000012/ with manifest.json written last
+    evaluations/       before/ after/ step_000010/
+    summary.json       what the run came to
+    run.log
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from winnowrl.configs.load import ConfigError, config_to_yaml
+from winnowrl.configs.schema import RunConfig
+
+
+class RunFolder:
+    """Paths of one run and atomic writing into them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, config: RunConfig, default_name: str) -> RunFolder:
+        """A new folder; ``run.name: null`` takes the next free ``<default_name>-<n>``.
+
+        Raises:
+            ConfigError: the named folder exists already, or nothing can be written there.
+        """
+        parent = Path(config.run.folder).expanduser()
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            path = _claim(parent, config.run.name, default_name)
+            folder = cls(path)
+            folder.write_text("config.yaml", config_to_yaml(config))
+        except FileExistsError:
+            raise ConfigError(
+                f"run folder {parent / (config.run.name or '')} exists already; continue it with `winnowrl resume "
+                f"{parent / (config.run.name or '')}`, or choose another run.name"
+            ) from None
+        except OSError as error:
+            raise ConfigError(
+                f"run folder {parent} cannot be written ({error.strerror or error}); set run.folder to a folder you may "
+                "write to"
+            ) from None
+        return folder
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """An existing run folder. Raises ``ConfigError`` when there is none."""
+        folder = cls(Path(path).expanduser())
+        if not (folder.path / "config.yaml").is_file():
+            raise ConfigError(
+                f"{path} is no run folder (it has no config.yaml); give a folder such as runs/quickstart-1"
+            )
+        return folder
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def rollouts(self) -> Path:
+        return self.path / "rollouts"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def evaluations(self) -> Path:
+        return self.path / "evaluations"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write whole or not at all."""
+        write_atomically(self.path / name, text)
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        self.write_text(name, json.dumps(finite(value), indent=2) + "\n")
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        with self.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(finite(row)) + "\n")
+
+    def read_metrics(self) -> Iterator[dict[str, Any]]:
+        """Rows of metrics.jsonl; a last line cut by a crash is skipped."""
+        if not self.metrics_file.exists():
+            return
+        with self.metrics_file.open(encoding="utf-8") as file:
+            for line in file:
+                try:
+                    yield json.loads(line)
+                except json.JSONDecodeError:
+                    return
+
+    def forget_after(self, step: int) -> None:
+        """Drop metrics rows and rollouts of steps after ``step``: they will be made again."""
+        rows = [row for row in self.read_metrics() if row["step"] <= step]
+        self.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        for path in self.rollouts.glob("step_*"):
+            number = re.match(r"step_(\d+)", path.name)
+            if number and int(number.group(1)) > step:
+                path.unlink()
+
+
+def _claim(parent: Path, name: str | None, default_name: str) -> Path:
+    if name is not None:
+        (parent / name).mkdir()
+        return parent / name
+    for number in range(1, 1_000_000):
+        try:
+            (parent / f"{default_name}-{number}").mkdir()
+        except FileExistsError:
+            continue
+        return parent / f"{default_name}-{number}"
+    raise FileExistsError(default_name)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write beside, flush to disk, rename into place."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN: not-a-number and infinities become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value

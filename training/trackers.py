@@ -1,0 +1,66 @@
+"""Where metrics go besides metrics.jsonl: TensorBoard, and trackio or wandb when asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+logger = logging.getLogger(__name__)
+
+
+class Tracker(Protocol):
+    def log(self, metrics: Mapping[str, float], step: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class TensorBoardTracker:
+    """Scalars into ``<run>/tensorboard``. A resumed run hides the points after its checkpoint (``purge_step``)."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], first_step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step)  # type: ignore[no-untyped-call]
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+        self._writer.flush()  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        self._writer.close()  # type: ignore[no-untyped-call]
+
+
+class WandbLikeTracker:
+    """wandb, or trackio, which speaks the same calls."""
+
+    def __init__(self, module: str, folder: Path, config: Mapping[str, Any]) -> None:
+        from importlib import import_module
+
+        try:
+            self._client = import_module(module)
+        except ImportError:
+            raise ValueError(f"run.trackers names {module!r}, which needs: pip install 'winnowrl[trackers]'") from None
+        self._client.init(project="winnowrl", name=folder.name, config=dict(config))
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        self._client.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        self._client.finish()
+
+
+def build_trackers(names: Sequence[str], folder: Path, config: Mapping[str, Any], first_step: int = 0) -> list[Tracker]:
+    """Trackers by name; TensorBoard missing from the installation is said once and left out."""
+    trackers: list[Tracker] = []
+    for name in names:
+        if name == "tensorboard":
+            try:
+                trackers.append(TensorBoardTracker(folder, config, first_step))
+            except ImportError:
+                logger.warning("tensorboard is not installed; metrics go to metrics.jsonl alone")
+        else:
+            trackers.append(WandbLikeTracker(name, folder, config))
+    return trackers

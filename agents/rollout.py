@@ -69,15 +69,16 @@ class Rollout:
     Attributes:
         rollout_id: Unique in a run, the same whatever the order in which episodes end.
         round_index: Allocation round of its step that asked for it.
+        is_in_baseline: Its reward counts in the group's mean; False where the allocator leaves its round out.
         seed: Derived from run seed, step, task and index; the seed of each reply is derived from the same and its turn.
         terminated: The environment reached an end of its own. truncated: it was cut (turn or token limit); never both.
         stop_reason: What ended it. ``env_done``: the environment said so; ``turn_limit``: its step limit cut it;
             ``token_limit``: no room for another reply; ``gate``: its group was stopped; ``error``: see ``error``.
         verdict: Status of the environment's last verdict (correct, wrong, undecided), None if it gave none.
         info: The environment's last ``info``, less what stands in fields of its own.
-        num_prefill_tokens: Prompt tokens sent, over all turns; num_cached_tokens: those the engine did not compute again.
+        num_prefill_tokens: Prompt tokens sent, over all turns; num_cached_tokens: those of them not computed again.
         generate_s, env_s, total_s: Seconds waiting for the engine, for the environment, and of the whole episode.
-        was_request_aborted: A request was cancelled under way; the tokens it had written never reached us.
+        was_request_lost: A request failed or was cancelled under way; the tokens it had written never reached us.
     """
 
     task_id: str
@@ -88,6 +89,7 @@ class Rollout:
     task_type: str = ""
     rollout_id: int = -1
     round_index: int = 0
+    is_in_baseline: bool = True
     sequences: list[TokenSequence] = field(default_factory=lambda: [TokenSequence()])
     turns: list[Turn] = field(default_factory=list)
     reward: float = 0.0
@@ -104,7 +106,7 @@ class Rollout:
     generate_s: float = 0.0
     env_s: float = 0.0
     total_s: float = 0.0
-    was_request_aborted: bool = False
+    was_request_lost: bool = False
 
     @property
     def token_ids(self) -> list[int]:
@@ -160,8 +162,10 @@ class Group:
     """The rollouts of one task under one policy version; sizes may differ between groups.
 
     ``was_gated`` is set at the moment a gate stops the group and never derived again; an audited group ran on to its
-    end although the gate said stop, so ``gate_stop`` is True and ``was_gated`` False. ``gate_turn`` is the turn K it was
-    judged at, None where no gate judged it. ``env_seed`` is what every member was reset with.
+    end although the gate said stop, so ``gate_stop`` is True and ``was_gated`` False.
+
+    ``gate_turn`` is the turn K at which a gate judges it, None without a gate. ``env_seed`` is what every member was
+    reset with. ``is_replacement``: a fresh task that took the budget of a stopped group.
     """
 
     group_id: int

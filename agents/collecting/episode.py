@@ -1,0 +1,261 @@
+"""One episode: the agent's replies and the environment's answers, until one of them, a budget or a gate ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from winnowrl.agents.errors import EngineFailure, EnvironmentFailure, ErrorRecord, RolloutError
+from winnowrl.agents.rollout import Rollout, Turn
+from winnowrl.agents.seeding import derive_seed
+
+if TYPE_CHECKING:
+    from winnowrl.agents.collecting.environments import Lease
+    from winnowrl.agents.collecting.group import GroupRun
+    from winnowrl.agents.collecting.settings import EpisodeSettings
+    from winnowrl.agents.engines.base import Completion
+    from winnowrl.agents.rollout import StopReason
+
+# What an episode waits for; the watchdog reads it.
+SLOT, LEASE, RESET, ENGINE, STEP, GATE, OVER = "slot", "worker", "reset", "engine", "step", "gate", "over"
+
+
+class Episode:
+    """Runs one rollout. ``run`` never raises for what happens to the episode: that is recorded on the rollout."""
+
+    __slots__ = (
+        "_conversation",
+        "_lease",
+        "_seed_parts",
+        "group",
+        "phase",
+        "phase_since",
+        "rollout",
+        "settings",
+        "started",
+        "task",
+        "waited_s",
+    )
+
+    def __init__(self, settings: EpisodeSettings, group: GroupRun, index: int, round_index: int) -> None:
+        self.settings, self.group = settings, group
+        self._seed_parts: tuple[int | str, ...] = (*group.seed_parts, index)
+        record = group.record
+        self.rollout = Rollout(
+            task_id=record.task.id,
+            group_id=record.group_id,
+            index=index,
+            seed=derive_seed(*self._seed_parts),
+            policy_version=record.policy_version,
+            task_type=record.task.task_type,
+            rollout_id=record.group_id * 10_000 + index,
+            round_index=round_index,
+        )
+        self.task: asyncio.Task[None] | None = None
+        self.phase = SLOT
+        self.started = self.phase_since = perf_counter()
+        self.waited_s = 0.0
+        self._lease: Lease | None = None
+        self._conversation = settings.new_conversation()
+
+    @property
+    def is_over(self) -> bool:
+        return self.rollout.stop_reason is not None
+
+    def interrupt(self, error: RolloutError) -> None:
+        """End the episode with ``error``, whatever it waits for; its engine request is aborted.
+
+        The end is recorded here, not where the cancellation lands: a task that had not begun never hears of it, and
+        one that does not heed it must not hold the step up.
+        """
+        if not self.is_over:
+            self.end("error", error)
+            if self.task is not None:
+                self.task.cancel()
+
+    async def run(self) -> None:
+        """Play to the end. Only a cancellation from outside, or a fault of ours, is raised."""
+        try:
+            if not self.is_over:
+                await self._enter()
+                self.end(await self._play())
+        except RolloutError as error:
+            self.end("error", error)
+        except asyncio.CancelledError:
+            if not self.is_over:
+                raise
+        finally:
+            self._leave()
+
+    async def _enter(self) -> None:
+        slots = self.settings.slots
+        if slots is not None:
+            await slots.acquire()
+        self.started = self._enter_phase(LEASE)
+        self._lease = await self.settings.environments.acquire(self.group.record.group_id)
+        self._lease.on_lost = self.interrupt
+
+    def _leave(self) -> None:
+        holds_slot = self.phase not in (SLOT, GATE)
+        if self._lease is not None:
+            self._lease.on_lost = None
+            self._lease.release(is_sound=self.rollout.error is None and self.is_over)
+            self._lease = None
+        if self.settings.slots is not None and holds_slot:
+            self.settings.slots.release()
+        self._enter_phase(OVER)
+
+    async def _play(self) -> StopReason:
+        rollout, conversation, group = self.rollout, self._conversation, self.group
+        settings = self.settings
+        generate, gate_turn = settings.engine.generate, group.gate_turn
+        conversation.start(settings.environments.system_prompt, await self._reset())
+        rollout.sequences = conversation.sequences
+        turns = rollout.turns
+        while True:
+            budget = conversation.reply_budget()
+            if budget <= 0:
+                rollout.truncated = True
+                return "token_limit"
+            prompt_ids = conversation.prompt_ids
+            begin = self._enter_phase(ENGINE)
+            try:
+                completion = await generate(
+                    prompt_ids, settings.sampling_for(budget), derive_seed(*self._seed_parts, len(turns))
+                )
+            except (RolloutError, asyncio.CancelledError):
+                raise
+            except Exception as error:
+                raise EngineFailure(f"the engine raised {type(error).__name__}: {error}") from error
+            if self.is_over:
+                raise EngineFailure("the reply came after the episode had been given up")
+            _check_completion(completion, rollout.policy_version)
+            rollout.num_prefill_tokens += len(prompt_ids)
+            rollout.num_cached_tokens += completion.num_cached_tokens
+            turn = conversation.add_reply(completion)
+            turns.append(turn)
+            replied = self._enter_phase(STEP)
+            turn.generate_s = replied - begin
+            rollout.generate_s += turn.generate_s
+            terminated, truncated = await self._step(turn)
+            turn.env_s = perf_counter() - replied
+            rollout.env_s += turn.env_s
+            if terminated:
+                rollout.terminated = True
+                return "env_done"
+            if truncated:
+                rollout.truncated = True
+                return "turn_limit" if len(turns) == settings.environments.max_turns else "env_done"
+            if len(turns) == gate_turn and not await self._pass_gate():
+                return "gate"
+            conversation.add_observation(turn.observation)
+
+    async def _reset(self) -> str:
+        assert self._lease is not None
+        begin = self._enter_phase(RESET)
+        record = self.group.record
+        try:
+            result = self._lease.reset(record.env_seed, record.task)
+            observation, _ = result if self._lease.is_inline else await result
+        except (RolloutError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            raise EnvironmentFailure(f"reset() raised {type(error).__name__}: {error}") from error
+        if not isinstance(observation, str):
+            raise EnvironmentFailure(
+                f"reset() returned an observation of type {type(observation).__name__}, not a string"
+            )
+        self.rollout.env_s += perf_counter() - begin
+        self.group.check_first_observation(self, observation)
+        return observation
+
+    async def _step(self, turn: Turn) -> tuple[bool, bool]:
+        """Let the environment answer; returns terminated and truncated."""
+        lease, rollout = self._lease, self.rollout
+        assert lease is not None
+        try:
+            result = lease.step(turn.text)
+            observation, reward, terminated, truncated, info = result if lease.is_inline else await result
+            turn.reward = float(reward)
+        except (RolloutError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            raise EnvironmentFailure(f"step() raised {type(error).__name__}: {error}") from error
+        if self.is_over:
+            raise EnvironmentFailure("the answer came after the episode had been given up")
+        if not isinstance(observation, str) or not math.isfinite(turn.reward):
+            raise EnvironmentFailure(
+                f"step() returned an observation of type {type(observation).__name__} and the reward {reward!r}; "
+                "allowed: a string and a finite number"
+            )
+        turn.observation = observation
+        rollout.reward += turn.reward
+        self._read_info(turn, info, is_last=terminated or truncated)
+        return bool(terminated), bool(truncated)
+
+    def _read_info(self, turn: Turn, info: dict[str, Any], *, is_last: bool) -> None:
+        rollout = self.rollout
+        turn.action = str(info.get("action", turn.text))
+        for name, value in info.get("reward_parts", {}).items():
+            rollout.reward_parts[name] = rollout.reward_parts.get(name, 0.0) + float(value)
+        if (verdict := info.get("verdict")) is not None:
+            rollout.verdict = verdict.status
+        if (success := info.get("success")) is not None:
+            rollout.success = bool(success)
+        if (loss_text_end := info.get("loss_text_end")) is not None:
+            turn.loss_end = self._conversation.token_at(turn, int(loss_text_end))
+        if is_last:
+            rollout.info = {name: value for name, value in info.items() if name not in _OWN_FIELDS}
+
+    async def _pass_gate(self) -> bool:
+        """Wait for the group's decision at turn K; the slot is free for others meanwhile. False: the group stops."""
+        decision = self.group.arrive(self)
+        if decision.done():
+            return decision.result()
+        slots, begin = self.settings.slots, self._enter_phase(GATE)
+        if slots is not None:
+            slots.release()
+        goes_on = await decision
+        if goes_on and slots is not None:
+            await slots.acquire()
+            self.waited_s += self._enter_phase(STEP) - begin
+        elif goes_on:
+            self.waited_s += perf_counter() - begin
+        return goes_on
+
+    def end(self, reason: StopReason, error: RolloutError | None = None) -> None:
+        """Record what ended the episode, once; what comes later is not heard."""
+        rollout = self.rollout
+        if self.is_over:
+            return
+        rollout.was_request_lost = self.phase == ENGINE
+        rollout.stop_reason = reason
+        rollout.total_s = perf_counter() - self.started
+        if error is not None:
+            rollout.error = ErrorRecord.of(error)
+        self.group.member_over(self)
+
+    def _enter_phase(self, phase: str) -> float:
+        now = perf_counter()
+        self.phase, self.phase_since = phase, now
+        return now
+
+
+_OWN_FIELDS = frozenset({"action", "admissible_actions", "reward_parts", "verdict", "success", "loss_text_end"})
+
+
+def _check_completion(completion: Completion | None, policy_version: int) -> None:
+    if completion is None or not completion.token_ids:
+        raise EngineFailure("the engine returned nothing")
+    if len(completion.logprobs) != len(completion.token_ids):
+        raise EngineFailure(
+            f"the engine returned {len(completion.token_ids)} tokens and {len(completion.logprobs)} log-probabilities"
+        )
+    if completion.finish_reason == "abort":
+        raise EngineFailure("the engine aborted the request")
+    if completion.policy_version != policy_version:
+        raise EngineFailure(
+            f"the reply was written by policy version {completion.policy_version}; the step collects version {policy_version}"
+        )

@@ -1,0 +1,50 @@
+"""What all episodes of a collection share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from winnowrl.agents.engines.base import Engine, Sampling
+
+if TYPE_CHECKING:
+    from winnowrl.agents.conversation import Conversation
+
+    from winnowrl.agents.collecting.environments import EnvironmentPool
+
+
+class EpisodeSettings:
+    """Engine, environments, how conversations begin, how replies are sampled.
+
+    Args:
+        engine: Writes the replies.
+        environments: Lends the instances.
+        new_conversation: Called once per episode.
+        sampling: Of every reply; ``max_tokens`` is lowered where a budget leaves less. The environment's stop strings
+            are added.
+        max_concurrent: Episodes in flight together; 0 sets no limit.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        environments: EnvironmentPool,
+        new_conversation: Callable[[], Conversation],
+        sampling: Sampling,
+        max_concurrent: int = 0,
+    ) -> None:
+        self.engine, self.environments, self.new_conversation = engine, environments, new_conversation
+        stop = tuple(dict.fromkeys((*sampling.stop, *environments.stop)))
+        self._sampling = replace(sampling, stop=stop)
+        self._by_budget: dict[int, Sampling] = {}
+        self.slots = asyncio.Semaphore(max_concurrent) if max_concurrent else None
+
+    def sampling_for(self, budget: int) -> Sampling:
+        """Sampling of a reply that may have ``budget`` tokens."""
+        found = self._by_budget.get(budget)
+        if found is None:
+            found = replace(self._sampling, max_tokens=min(budget, self._sampling.max_tokens))
+            self._by_budget[budget] = found
+        return found

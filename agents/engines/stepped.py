@@ -1,0 +1,224 @@
+"""The asynchronous face of an engine that advances step by step in one thread of its own.
+
+Requests that arrive, and cancellations, wait for the end of the running step; every live request is in every step, so
+the engine's batch stays as full as the callers keep it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from winnowrl.agents.engines.base import Completion, FinishReason, Sampling
+from winnowrl.agents.errors import DeadlineExceeded, EngineFailure, RolloutError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+T = TypeVar("T")
+# Turns of the event loop given to callers whose replies just came, so that their next requests join the next step.
+SETTLE_TURNS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One reply to write. ``prompt_ids`` is the stepper's own copy."""
+
+    request_id: int
+    prompt_ids: list[int]
+    sampling: Sampling
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a stepper hands back of a finished request."""
+
+    request_id: int
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    finish_reason: FinishReason
+    num_cached_tokens: int = 0
+
+
+class Stepper(Protocol):
+    """A synchronous engine. Every method runs in one and the same thread."""
+
+    name: str
+
+    def admit(self, request: Request) -> None:
+        """Take a request in. Raises :class:`EngineFailure` when this one cannot be served."""
+        ...
+
+    def cancel(self, request_ids: Sequence[int]) -> None:
+        """Forget these requests; ids already finished or never admitted are ignored."""
+        ...
+
+    def step(self) -> list[Reply]:
+        """Advance every live request, by a token if there is room, and return those that finished."""
+        ...
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None: ...
+
+    def score(self, token_ids: list[int]) -> list[float]: ...
+
+    def close(self) -> None: ...
+
+
+class SteppedEngine:
+    """An :class:`~winnowrl.agents.engines.base.Engine` over a :class:`Stepper`.
+
+    Args:
+        build: Makes the stepper; called in the engine's thread.
+        timeout_s: Longest wait for one reply, weight load or score.
+        load_timeout_s: Longest wait for ``build``.
+    """
+
+    def __init__(self, build: Callable[[], Stepper], *, timeout_s: float = 600.0, load_timeout_s: float = 1800.0) -> None:
+        self.policy_version = 0
+        self._timeout_s = timeout_s
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="winnowrl-engine")
+        try:
+            self._stepper = self._thread.submit(build).result(timeout=load_timeout_s)
+        except BaseException:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+            raise
+        self._ids = itertools.count()
+        self._futures: dict[int, asyncio.Future[Reply]] = {}
+        self._arrivals: list[Request] = []
+        self._cancelled: list[int] = []
+        self._pump: asyncio.Task[None] | None = None
+        self._broken: str | None = None
+        self._is_closed = False
+
+    @property
+    def num_in_flight(self) -> int:
+        """Requests not answered yet."""
+        return len(self._futures)
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+        self._require_open()
+        loop = asyncio.get_running_loop()
+        request = Request(next(self._ids), list(prompt_ids), sampling, seed)
+        future: asyncio.Future[Reply] = loop.create_future()
+        self._futures[request.request_id] = future
+        self._arrivals.append(request)
+        self._start_pump(loop)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                reply = await future
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{self._stepper.name} gave no reply within {self._timeout_s:g} s ({self.num_in_flight} in flight)"
+            ) from None
+        finally:
+            if self._futures.pop(request.request_id, None) is not None:
+                self._cancelled.append(request.request_id)
+        return Completion(
+            reply.token_ids, reply.logprobs, reply.finish_reason, self.policy_version, reply.num_cached_tokens
+        )
+
+    async def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        await self._call_idle("load weights", lambda: self._stepper.load_weights(weights))
+        self.policy_version = version
+
+    async def score(self, token_ids: Sequence[int]) -> list[float]:
+        if len(token_ids) < 2:
+            return []
+        return await self._call_idle("score", lambda: self._stepper.score(list(token_ids)))
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._fail_all(EngineFailure(f"{self._stepper.name} was closed"))
+        if self._pump is not None and not self._pump.done() and self._pump.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait([self._pump], timeout=self._timeout_s)
+        try:
+            await self._in_thread("close", self._stepper.close)
+        finally:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise EngineFailure(f"{self._stepper.name} is closed")
+        if self._broken is not None:
+            raise EngineFailure(f"{self._stepper.name} stopped working: {self._broken}")
+
+    async def _call_idle(self, what: str, call: Callable[[], T]) -> T:
+        self._require_open()
+        if self._futures:
+            raise ValueError(
+                f"cannot {what} while {self.num_in_flight} requests are in flight; await or cancel them first"
+            )
+        # A cancelled request may still be inside the engine: let the pump drop it before anything else runs.
+        if self._cancelled:
+            self._start_pump(asyncio.get_running_loop())
+        if self._pump is not None and self._pump.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait([self._pump], timeout=self._timeout_s)
+        return await self._in_thread(what, call)
+
+    async def _in_thread(self, what: str, call: Callable[[], T]) -> T:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        except TimeoutError:
+            message = f"{self._stepper.name} did not {what} within {self._timeout_s:g} s"
+            raise DeadlineExceeded(message) from None
+
+    def _start_pump(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._pump is None or self._pump.done() or self._pump.get_loop() is not loop:
+            self._pump = loop.create_task(self._run(loop), name="winnowrl-engine-pump")
+
+    async def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Step while anything is live. Ends when idle; the next request starts it again."""
+        try:
+            while self._futures or self._cancelled:
+                await asyncio.sleep(0)
+                arrivals, self._arrivals = self._arrivals, []
+                cancelled, self._cancelled = self._cancelled, []
+                replies = await loop.run_in_executor(self._thread, self._advance, arrivals, cancelled)
+                for request_id, reply in replies:
+                    self._resolve(request_id, reply)
+                if replies:
+                    for _ in range(SETTLE_TURNS):
+                        await asyncio.sleep(0)
+        except Exception as error:  # noqa: BLE001 - whatever stops the engine becomes the failure of all its requests
+            self._broken = f"{type(error).__name__}: {error}"
+            self._fail_all(EngineFailure(f"{self._stepper.name} stopped working: {self._broken}"))
+
+    def _advance(self, arrivals: list[Request], cancelled: list[int]) -> list[tuple[int, Reply | RolloutError]]:
+        """In the engine's thread: admit, cancel, one step."""
+        results: list[tuple[int, Reply | RolloutError]] = []
+        gone = set(cancelled)
+        for request in arrivals:
+            if request.request_id in gone:
+                continue
+            try:
+                self._stepper.admit(request)
+            except EngineFailure as failure:
+                results.append((request.request_id, failure))
+        if gone:
+            self._stepper.cancel(cancelled)
+        results += [(reply.request_id, reply) for reply in self._stepper.step()]
+        return results
+
+    def _resolve(self, request_id: int, reply: Reply | RolloutError) -> None:
+        future = self._futures.get(request_id)
+        if future is None or future.done():
+            return
+        # Answered: the waiter must not count as cancelled, and a weight load may follow before it wakes.
+        del self._futures[request_id]
+        if isinstance(reply, RolloutError):
+            future.set_exception(reply)
+        else:
+            future.set_result(reply)
+
+    def _fail_all(self, failure: EngineFailure) -> None:
+        for request_id in list(self._futures):
+            self._resolve(request_id, EngineFailure(str(failure)))
+        self._arrivals.clear()

@@ -1,0 +1,124 @@
+"""The default engine: vLLM inside this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from winnowrl.agents.engines.base import FinishReason, Sampling
+from winnowrl.agents.engines.stepped import Reply, Request, SteppedEngine
+from winnowrl.agents.engines.vllm_setup import start_vllm, stop_vllm
+from winnowrl.agents.errors import EngineFailure
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
+
+
+class VllmEngine(SteppedEngine):
+    """vLLM with continuous batching and prefix caching; keyword arguments as in :func:`start_vllm`."""
+
+    def __init__(self, model_path: str | Path, *, max_context_tokens: int, timeout_s: float = 600.0, **options: Any) -> None:
+        super().__init__(
+            lambda: VllmStepper(start_vllm(model_path, max_context_tokens=max_context_tokens, **options)),
+            timeout_s=timeout_s,
+        )
+
+
+class VllmStepper:
+    """Requests in, finished replies out, over vLLM's synchronous engine."""
+
+    name = "the vLLM engine (in this process)"
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._is_cpu = engine.vllm_config.device_config.device_type == "cpu"
+
+    def admit(self, request: Request) -> None:
+        self._add(str(request.request_id), request.prompt_ids, sampling_params(request.sampling, request.seed))
+
+    def _add(self, request_id: str, prompt_ids: list[int], params: Any) -> None:
+        try:
+            self._engine.add_request(request_id, {"prompt_token_ids": prompt_ids}, params)
+        except ValueError as error:
+            raise EngineFailure(f"{self.name} refused a prompt of {len(prompt_ids)} tokens: {error}") from error
+
+    def cancel(self, request_ids: Sequence[int]) -> None:
+        self._engine.abort_request([str(request_id) for request_id in request_ids])
+
+    def step(self) -> list[Reply]:
+        return [_to_reply(output) for output in self._step() if output.finished]
+
+    def _step(self) -> list[Any]:
+        if not self._engine.has_unfinished_requests():
+            return []
+        with self._stance():
+            outputs: list[Any] = self._engine.step()
+        return outputs
+
+    def _stance(self) -> AbstractContextManager[Any]:
+        """On CPU vLLM compiles one line of its sampler at first use: 10 s and a C++ compiler for nothing measurable."""
+        if not self._is_cpu:
+            return nullcontext()
+        import torch
+
+        return torch.compiler.set_stance("force_eager")
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
+        if not self._engine.reset_prefix_cache():
+            raise EngineFailure(f"{self.name} kept cached prefixes of the old weights: a request still holds them")
+
+    def score(self, token_ids: list[int]) -> list[float]:
+        from vllm import SamplingParams
+
+        params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, ignore_eos=True, detokenize=False)
+        self._add("score", token_ids, params)
+        outputs: list[Any] = []
+        while not outputs:
+            outputs = [output for output in self._step() if output.finished]
+        rows = outputs[0].prompt_logprobs[1:]
+        return [row[token].logprob for row, token in zip(rows, token_ids[1:], strict=True)]
+
+    def close(self) -> None:
+        if self._engine is not None:
+            stop_vllm(self._engine)
+            self._engine = None
+
+
+def sampling_params(sampling: Sampling, seed: int) -> Any:
+    """vLLM's parameters. Only our stop ids end a reply, so that what ends it is known here and nowhere else."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        seed=seed,
+        stop=list(sampling.stop),
+        stop_token_ids=list(sampling.stop_token_ids),
+        ignore_eos=True,
+        include_stop_str_in_output=True,
+        detokenize=bool(sampling.stop),
+        skip_special_tokens=False,
+        logprobs=0,
+        flat_logprobs=True,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def _to_reply(output: Any) -> Reply:
+    completion = output.outputs[0]
+    table = completion.logprobs
+    # One position may list more than the sampled token; the sampled one comes first.
+    logprobs = [table.logprobs[start] for start in table.start_indices]
+    token_ids = list(completion.token_ids)
+    reason = FINISH_REASONS.get(completion.finish_reason)
+    if reason is None:
+        raise EngineFailure(f"vLLM ended a request with {completion.finish_reason!r}")
+    return Reply(int(output.request_id), token_ids, logprobs[: len(token_ids)], reason, output.num_cached_tokens or 0)

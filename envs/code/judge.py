@@ -1,0 +1,195 @@
+"""The process that runs the tests. What they call is the program's, in another sandbox; what they compare is here.
+
+Runs inside a sandbox of its own, apart from the program's. Findings go to the parent over a pipe only this process has.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+from types import BuiltinFunctionType, FunctionType, TracebackType
+from typing import Any
+
+from winnowrl.envs.code.wire import ChannelClosed, Peer, ProgramError, Remote, encode
+
+MAX_SHOWN = 300
+# Raised inside a generator expression or map of the tests these would end the loop early, and checks with it.
+NEVER_RAISED = ("StopIteration", "StopAsyncIteration")
+
+
+class Judge(Peer):
+    """The tests' end of the channel."""
+
+    def __init__(self, fd: int, max_bytes: int) -> None:
+        super().__init__(fd, max_bytes)
+        self.last = ""
+        self.unsupported = ""
+
+    def may_export(self, value: Any) -> bool:
+        if isinstance(value, (FunctionType, BuiltinFunctionType)):
+            return True
+        # Only the tests can hold such an object: what the program sent is plain values and Remotes.
+        self.unsupported = f"the tests hand the program an object of type {type(value).__name__}"
+        return False
+
+    def perform(self, operation: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The program may call back the functions it was handed, and nothing else."""
+        try:
+            function, args, kwargs = arguments
+            if operation != "call" or all(function is not known for known in self.objects.values()):
+                return "raise", ["TypeError"], "only functions handed over by the tests can be called", 0
+            return "value", function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - becomes the program's exception
+            return "raise", [type(error).__name__], str(error)[:MAX_SHOWN], 0
+
+    def call(self, target: Remote, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            self.send(("ask", "call", (target, args, kwargs)))
+            answer = self.wait_for_answer()
+            if len(answer) == 3 and answer[:2] == ("value", None):
+                _work_in_place(args, answer[2])
+                answer = answer[:2]
+            result = self.settle(answer)
+        except Exception as error:
+            line = getattr(error, "program_line", 0)
+            self.last = f"raised {type(error).__name__}: {error}" + (f" (line {line})" if line else "")
+            raise
+        self.last = f"returned {shown(result)}"
+        return result
+
+    def settle(self, answer: tuple[Any, ...]) -> Any:
+        if answer[0] == "value" and len(answer) == 2:
+            return answer[1]
+        if answer[0] == "raise" and len(answer) == 4 and type(answer[1]) is list:
+            raise _exception(*answer[1:])
+        raise self._closed("not an answer")
+
+
+def _work_in_place(args: tuple[Any, ...], changed: Any) -> None:
+    """Give the arguments what a function that returned nothing made of them."""
+    if type(changed) is tuple and len(changed) == len(args):
+        for mine, theirs in zip(args, changed, strict=True):
+            _replace(mine, theirs)
+
+
+def _replace(mine: Any, theirs: Any) -> None:
+    if type(mine) is not type(theirs):
+        return
+    if type(mine) in (list, bytearray):
+        mine[:] = theirs
+    elif type(mine) in (dict, set):
+        mine.clear()
+        mine.update(theirs)
+
+
+def _exception(names: Any, text: Any, line: Any) -> Exception:
+    """The nearest built-in exception of those the program's is made of."""
+    error: Exception = ProgramError(f"{shown(names[:1])[2:-2]}: {text}")
+    for name in names:
+        kind = getattr(builtins, str(name), None)
+        if isinstance(kind, type) and issubclass(kind, Exception) and name not in (*NEVER_RAISED, "Exception"):
+            try:
+                error = kind(str(text))
+            except TypeError:
+                continue
+            break
+    error.program_line = line if type(line) is int else 0  # type: ignore[attr-defined]
+    return error
+
+
+def shown(value: Any) -> str:
+    """A short repr that never raises."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - e.g. an integer of more digits than Python prints
+        return f"a {type(value).__name__}"
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
+
+
+class Check:
+    """Context of one check: records how the statement inside it ended, and lets the next one run."""
+
+    def __init__(self, report: Reporter, judge: Judge) -> None:
+        self.report, self.judge, self.number = report, judge, 0
+
+    def __call__(self, number: int) -> Check:
+        check = Check(self.report, self.judge)
+        check.number = number
+        return check
+
+    def __enter__(self) -> None:
+        self.judge.last = ""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
+        if error is None:
+            self.report("check", self.number, True, "")
+            return False
+        said = self.judge.last
+        if not said.startswith("raised") and not isinstance(error, AssertionError):
+            said = f"{said}, then {type(error).__name__}: {error}" if said else f"{type(error).__name__}: {error}"
+        self.report("check", self.number, False, said[: 2 * MAX_SHOWN])
+        return isinstance(error, Exception)
+
+
+class Reporter:
+    """The pipe to the parent."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __call__(self, *message: Any) -> None:
+        data = encode(message, lambda value: (b"o", 0, type(value).__name__))
+        os.write(self.fd, len(data).to_bytes(4, "big") + data)
+
+
+def run(judge: Judge, report: Reporter, config: dict[str, Any]) -> None:
+    """Load the program, bind its names, run the tests; report each finding as it is made."""
+    if judge.receive() != ("hello",):
+        raise ChannelClosed("no greeting")
+    report("ready")
+    try:
+        judge.ask("load")
+        entry = judge.ask("global", config["entry_point"])
+    except Exception as error:  # noqa: BLE001 - the program's own
+        line = getattr(error, "program_line", 0)
+        report("invalid", f"{type(error).__name__}: {error}" + (f" (line {line})" if line else ""))
+        return
+    namespace: dict[str, Any] = {"__name__": "__main__", "__check__": Check(report, judge)}
+    if config["seeds_random"]:
+        import random
+
+        random.seed(0)
+    exec(config["prelude"], namespace)
+    namespace[config["entry_point"]] = entry
+    for name in config["program_names"]:
+        if name not in namespace:
+            try:
+                namespace[name] = judge.ask("global", name)
+            except AttributeError:
+                continue
+    _run_tests(namespace, report, config)
+
+
+def _run_tests(namespace: dict[str, Any], report: Reporter, config: dict[str, Any]) -> None:
+    try:
+        exec(config["tests"], namespace)
+        for name, arguments in config["calls"]:
+            namespace[name](*(namespace[argument] for argument in arguments))
+        if config["test_cases"]:
+            import unittest
+
+            for name in config["test_cases"]:
+                unittest.defaultTestLoader.loadTestsFromTestCase(namespace[name]).run(unittest.TestResult())
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a statement outside any check failed
+        report("aborted", f"{type(error).__name__}: {error}"[: 2 * MAX_SHOWN])
+
+
+def main(config: dict[str, Any]) -> None:
+    from winnowrl.envs.code.candidate import set_limits
+
+    set_limits(config["limits"])
+    judge, report = Judge(config["channel"], config["max_bytes"]), Reporter(config["verdict"])
+    run(judge, report, config)
+    if judge.unsupported:
+        report("unsupported", judge.unsupported)
+    report("done", judge.is_closed)

@@ -1,0 +1,252 @@
+"""Runs a program against tests: the program in one sandbox, the tests in another, the verdict over a pipe of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from winnowrl.envs.code.checks import CheckPlan, plan_checks
+from winnowrl.envs.code.execution import CheckFailure, ExecutionResult, ExecutionStatus, Limits
+from winnowrl.envs.code.sandbox import Sandbox, SandboxFailure, SandboxKind, kernel_limits, warn_unsafe
+from winnowrl.envs.code.wire import ChannelClosed, decode
+
+START_S = 30.0
+POLL_S = 0.05
+MAX_FAILURES = 10
+KEPT_OUTPUT = 4096
+# The tests' process decodes and compares what the program sends, so it has room for several answers at once.
+JUDGE_MEMORY_MB = 1024
+DEFAULT_LIMITS = Limits()
+
+
+def run_tests(
+    program: str,
+    tests: str,
+    entry_point: str,
+    limits: Limits = DEFAULT_LIMITS,
+    *,
+    prelude: str = "",
+    sandbox: SandboxKind = "bubblewrap",
+) -> ExecutionResult:
+    """Run ``tests`` against ``program`` and count the checks that pass.
+
+    The tests run in a process of their own, where ``entry_point`` is a stand-in that sends its arguments to the program
+    and brings the result back as a plain value. What is expected never enters the program's process, and no object,
+    exception or operator of the program's is used beside the tests.
+
+    Args:
+        program: Python source that defines ``entry_point``.
+        tests: Python source with ``assert`` statements, ``check(candidate)``, ``test_…`` functions or ``TestCase``s.
+        entry_point: Name of the function or class under test.
+        limits: What the program may use.
+        prelude: Trusted source run before the tests. Helpers that the problem's statement defines belong here: a name
+            the tests use and neither they nor the prelude define is looked up in the program, which may define it
+            as it likes.
+        sandbox: ``none`` runs both processes without protection (logged as unsafe).
+
+    Raises:
+        ValueError: the tests or the prelude are no Python, or the tests assert nothing.
+        SandboxFailure: the sandbox did not start; nothing was learned about the program.
+        SandboxUnavailable: there is no sandbox on this machine.
+    """
+    plan = plan_checks(tests, entry_point)
+    if sandbox == "none":
+        warn_unsafe()
+    run = _Run(plan, limits, time.monotonic())
+    with contextlib.ExitStack() as stack:
+        run.start(stack, program, entry_point, prelude, sandbox)
+        run.watch()
+    return run.result()
+
+
+def _compile_prelude(prelude: str) -> Any:
+    try:
+        return compile(prelude, "<prelude>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"the prelude is no Python: {error}") from None
+
+
+@dataclass
+class _Run:
+    plan: CheckPlan
+    limits: Limits
+    started: float
+    outcomes: dict[int, list[tuple[bool, str]]] = field(default_factory=dict)
+    status: ExecutionStatus | None = None
+    message: str = ""
+    output: bytearray = field(default_factory=bytearray)
+    is_ready: bool = False
+    is_done: bool = False
+    aborted: str = ""
+    deadline: float = 0.0
+
+    def start(
+        self, stack: contextlib.ExitStack, program: str, entry_point: str, prelude: str, kind: SandboxKind
+    ) -> None:
+        """Open the channels and start both processes; ``stack`` kills and closes all of it."""
+        ours, theirs = socket.socketpair()
+        self.output_fd, output = _pipe(stack)
+        self.verdict_fd, verdict = _pipe(stack)
+        self.complaint_fd, complaint = _pipe(stack)
+        stack.callback(ours.close)
+        stack.callback(theirs.close)
+        max_bytes = (self.limits.answer_kb << 10) + 4096
+        common = {"max_bytes": max_bytes}
+        judge_limits = kernel_limits(Limits(self.limits.wall_s, self.limits.wall_s, JUDGE_MEMORY_MB, disk_mb=1))
+        candidate = {
+            **common,
+            "channel": theirs.fileno(),
+            "program": program,
+            "limits": kernel_limits(self.limits),
+        }
+        judge = {
+            **common,
+            "channel": ours.fileno(),
+            "verdict": verdict,
+            "limits": judge_limits,
+            "entry_point": entry_point,
+            "prelude": _compile_prelude(prelude),
+            "tests": self.plan.code,
+            "program_names": list(self.plan.program_names),
+            "calls": [list(map(_as_list, call)) for call in self.plan.calls],
+            "test_cases": list(self.plan.test_cases),
+            "seeds_random": self.plan.seeds_random,
+        }
+        self.candidate = Sandbox("candidate", candidate, self.limits, [theirs.fileno()], output, kind)
+        stack.callback(self.candidate.kill)
+        self.judge = Sandbox("judge", judge, self.limits, [ours.fileno(), verdict], complaint, kind)
+        stack.callback(self.judge.kill)
+        # Ours go at once, so that the death of one process is the end of file of the other.
+        ours.close()
+        theirs.close()
+        for fd in (output, verdict, complaint):
+            os.close(fd)
+
+    def watch(self) -> None:
+        """Read findings until the tests are done, a limit is crossed or a process is gone."""
+        self.deadline = self.started + START_S
+        self.inbox = bytearray()
+        complaints = bytearray()
+        with selectors.DefaultSelector() as selector:
+            for fd in (self.output_fd, self.verdict_fd, self.complaint_fd):
+                selector.register(fd, selectors.EVENT_READ)
+            while not self.is_done and self.status not in ("timeout", "memory", "output"):
+                left = self.deadline - time.monotonic()
+                if left <= 0:
+                    self._out_of_time()
+                    return
+                for key, _ in selector.select(min(left, POLL_S)):
+                    data = os.read(key.fd, 65536)
+                    if not data:
+                        selector.unregister(key.fd)
+                    if key.fd == self.output_fd:
+                        self._printed(data)
+                    elif key.fd == self.complaint_fd:
+                        complaints += data
+                    elif data:
+                        self._found(data)
+                    elif not self.is_done:
+                        raise SandboxFailure(self._why(complaints))
+                if self.is_ready and self.candidate.resident_mb() > self.limits.memory_mb:
+                    self._end("memory", f"used more than {self.limits.memory_mb} MB")
+
+    def _out_of_time(self) -> None:
+        if not self.is_ready:
+            raise SandboxFailure(f"the sandbox did not start within {START_S:.0f} s")
+        self._end("timeout", f"ran longer than {self.limits.wall_s:g} s")
+
+    def _why(self, complaints: bytearray) -> str:
+        said = bytes(complaints + self.output)[-500:].decode("utf-8", "replace").strip()
+        return said or "a process of the sandbox ended without a word"
+
+    def _printed(self, data: bytes) -> None:
+        self.output += data
+        if len(self.output) > self.limits.output_kb << 10:
+            self._end("output", f"printed more than {self.limits.output_kb} kB")
+
+    def _found(self, data: bytes) -> None:
+        self.inbox += data
+        while len(self.inbox) >= 4:
+            end = 4 + int.from_bytes(self.inbox[:4], "big")
+            if len(self.inbox) < end:
+                break
+            message = decode(bytes(self.inbox[4:end]), _refuse)
+            del self.inbox[:end]
+            self._take(message)
+
+    def _take(self, message: tuple[Any, ...]) -> None:
+        kind, *parts = message
+        if kind == "ready":
+            self.is_ready = True
+            self.deadline = time.monotonic() + self.limits.wall_s
+        elif kind == "check":
+            self.outcomes.setdefault(parts[0], []).append((parts[1], parts[2]))
+        elif kind == "aborted":
+            self.aborted = parts[0]
+        elif kind in ("invalid", "unsupported"):
+            self._end(kind, parts[0])
+        elif kind == "done":
+            self.is_done = True
+            if parts[0]:
+                self._crashed()
+
+    def _crashed(self) -> None:
+        code = self.candidate.kill()
+        elapsed = time.monotonic() - (self.deadline - self.limits.wall_s)
+        if code == 128 + 9 and elapsed >= self.limits.cpu_s - 1:
+            self.status, self.message = "timeout", f"used more than {self.limits.cpu_s:g} s of processor time"
+        else:
+            self.status, self.message = "crashed", f"the program's process ended (status {code})"
+
+    def _end(self, status: ExecutionStatus, message: str) -> None:
+        if self.status is None or self.status == "invalid":
+            self.status, self.message = status, message
+
+    def result(self) -> ExecutionResult:
+        numbers = range(len(self.plan.sources))
+        passed = [n for n in numbers if n in self.outcomes and all(held for held, _ in self.outcomes[n])]
+        failures = [
+            CheckFailure(self.plan.sources[n], next(said for held, said in self.outcomes[n] if not held))
+            for n in numbers
+            if n in self.outcomes and n not in passed
+        ]
+        total = len(self.plan.sources)
+        if self.is_done and not self.aborted and self.status is None:
+            # The tests ran to their end: what they left out was in branches not taken.
+            total = len(self.outcomes)
+        elif self.aborted:
+            total = max(total, len(passed) + 1)
+        status: ExecutionStatus = self.status or ("passed" if 0 < total == len(passed) else "failed")
+        if total == 0:
+            status = "unsupported"
+        if status not in ("passed", "failed") and len(passed) == total:
+            total += 1
+        return ExecutionResult(
+            passed=len(passed),
+            total=total,
+            status=status,
+            failures=tuple(failures[:MAX_FAILURES]),
+            message=self.message or self.aborted,
+            output=bytes(self.output[-KEPT_OUTPUT:]).decode("utf-8", "replace"),
+            seconds=time.monotonic() - self.started,
+        )
+
+
+def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe whose reading end ``stack`` closes."""
+    reading, writing = os.pipe()
+    stack.callback(os.close, reading)
+    return reading, writing
+
+
+def _as_list(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _refuse(tag: bytes, number: int, name: str) -> Any:
+    raise ChannelClosed("findings are plain values")

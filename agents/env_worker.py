@@ -1,8 +1,8 @@
 """A child process that hosts many instances of one environment and answers one request at a time.
 
-Started by :mod:`winnowrl.agents.workers` as ``python -m winnowrl.agents.env_worker SOCKET_FD LIFELINE_FD``. It leads a
-session of its own, so that it is killed with everything it started; when the parent goes, the lifeline closes and the
-whole session ends with it, even in the middle of a step.
+Started by :mod:`winnowrl.agents.worker_link` with the numbers of a socket and of a lifeline pipe. It leads a session of
+its own, so that it is killed with everything it started; when the parent goes, the lifeline closes and the whole session
+ends with it, even in the middle of a step.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ class Host:
         return self._environments[slot].reset(seed=seed, options={"task": task})
 
     def step(self, slot: int, action: str) -> Any:
-        return self._environments[slot].step(action)
+        environment = self._environments.get(slot)
+        if environment is None:
+            raise RuntimeError("step() was called before reset()")
+        return environment.step(action)
 
     def drop(self, slot: int) -> None:
         """Forget an instance whose state is no longer known to be sound."""
@@ -71,7 +74,6 @@ def serve(connection: socket.socket) -> None:
     """Answer requests until the parent goes or asks to stop."""
     stream = connection.makefile("rb")
     setup = read_frame(stream)
-    sys.path[:] = setup["sys_path"]
     host = Host(_maker(setup))
     connection.sendall(write_frame(None))
     with contextlib.suppress(EOFError):
@@ -111,7 +113,3 @@ def main() -> None:
     finally:
         sys.stderr.flush()
         os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -143,13 +142,22 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
         ValueError: the file is damaged (the message names it and the last good row).
     """
     number = 0
-    with Path(path).open("rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as stream:
-        try:
-            for line in io.TextIOWrapper(stream, encoding="utf-8"):
-                number += 1
-                yield json.loads(line)
-        except (zstandard.ZstdError, ValueError) as error:
-            raise ValueError(f"{path} is damaged after row {number - 1}: {error}") from None
+    try:
+        for line in _read_lines(Path(path)):
+            number += 1
+            yield json.loads(line)
+    except (zstandard.ZstdError, ValueError) as error:
+        raise ValueError(f"{path} is damaged after row {max(0, number - 1)}: {error}") from None
+
+
+def _read_lines(path: Path) -> Iterator[bytes]:
+    reader, rest = zstandard.ZstdDecompressor().decompressobj(), b""
+    with path.open("rb") as raw:
+        while chunk := raw.read(1 << 18):
+            *lines, rest = (rest + reader.decompress(chunk)).split(b"\n")
+            yield from lines
+    if rest or not reader.eof:
+        raise ValueError("it ends in the middle")
 
 
 def read_run(folder: str | Path) -> Iterator[dict[str, Any]]:

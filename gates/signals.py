@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import lru_cache
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
@@ -90,6 +91,11 @@ def _actions_at(prefixes: Prefixes, turn: int) -> list[str | None]:
     return [actions[turn - 1] if len(actions) >= turn else None for actions in prefixes]
 
 
+@lru_cache(maxsize=1)
+def _legendre() -> tuple[FloatArray, FloatArray]:
+    return np.polynomial.legendre.leggauss(100)
+
+
 def _p_value(rho: float, freedom: int) -> float:
     """P(|T| > t) for t = rho sqrt(f / (1 - rho^2)), f degrees of freedom.
 
@@ -98,7 +104,7 @@ def _p_value(rho: float, freedom: int) -> float:
     """
     start = math.asin(abs(rho))
     end = min(math.pi / 2, start + 14.0 / math.sqrt(freedom))
-    nodes, weights = np.polynomial.legendre.leggauss(200)
+    nodes, weights = _legendre()
     angles = start + (nodes + 1.0) * (end - start) / 2.0
     integral = float(weights @ np.cos(angles) ** (freedom - 1)) * (end - start) / 2.0
     log_scale = math.lgamma((freedom + 1) / 2.0) - math.lgamma(freedom / 2.0) - math.log(math.pi) / 2.0

@@ -7,7 +7,7 @@ of its success probability, 0 where nothing is known.
 from __future__ import annotations
 
 import base64
-import hashlib
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,11 +142,9 @@ def embed_prompts(prompts: Sequence[str], *, dimensions: int = 256) -> FloatArra
     rows = np.zeros((len(prompts), dimensions))
     for row, prompt in zip(rows, prompts, strict=True):
         text = " ".join(prompt.lower().split())
-        for size in (3, 4, 5):
-            for start in range(len(text) - size + 1):
-                digest = hashlib.blake2b(text[start : start + size].encode(), digest_size=8).digest()
-                value = int.from_bytes(digest, "big")
-                row[(value >> 1) % dimensions] += 1.0 if value & 1 else -1.0
+        grams = [text[start : start + size] for size in (3, 4, 5) for start in range(len(text) - size + 1)]
+        hashes = np.array([zlib.crc32(gram.encode("utf-8", "replace")) for gram in grams], dtype=np.int64)
+        row += np.bincount((hashes >> 1) % dimensions, weights=2.0 * (hashes & 1) - 1.0, minlength=dimensions)
         norm = np.linalg.norm(row)
         row /= norm if norm > 0.0 else 1.0
     return rows

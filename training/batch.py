@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,6 +63,11 @@ class UpdateResult:
 
     sequences: dict[int, SequenceStats] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+
+
+def plain_fields(row: Any) -> dict[str, Any]:
+    """The fields of a dataclass by name, values as they are; what a checkpoint stores of a sequence."""
+    return {each.name: getattr(row, each.name) for each in fields(row)}
 
 
 class Learner(Protocol):

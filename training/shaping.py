@@ -1,8 +1,6 @@
-"""What a reply's length does to its reward and to its place in the loss."""
+"""What a reply's length does to its reward."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 
 def soft_overlong_penalty(num_tokens: int, max_tokens: int, cache_tokens: int) -> float:
@@ -21,11 +19,3 @@ def soft_overlong_penalty(num_tokens: int, max_tokens: int, cache_tokens: int) -
     if not 0 < cache_tokens <= max_tokens:
         raise ValueError(f"overlong_cache is {cache_tokens}; allowed: 1 to the limit of {max_tokens} tokens")
     return max(-1.0, min(0.0, (max_tokens - cache_tokens - num_tokens) / cache_tokens))
-
-
-def overlong_filter(completion_mask: Sequence[bool], is_truncated: bool) -> list[bool]:
-    """Loss mask of a rollout: nothing of one that a budget cut, whose reward says little about its reasoning.
-
-    Only the mask changes: the length that is logged stays the true one, and ``BatchTotals`` counts what is left.
-    """
-    return [False] * len(completion_mask) if is_truncated else list(completion_mask)

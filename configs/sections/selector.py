@@ -42,8 +42,6 @@ class ReplayConfig:
     """No replay before this step."""
     capacity: int = 30_000
     """Most rollouts kept, oldest dropped first."""
-    birth_logprobs: str = "learner"
-    """Where the ratio of a replayed rollout starts: learner (its own log p at birth) | sampler (the engine's)."""
     multiple_of: int = 1
     """Rollouts of a step are brought to a multiple of this through the number replayed (rollouts)."""
 
@@ -56,14 +54,12 @@ class ReplayConfig:
             "max_age",
             "warmup_steps",
             "capacity",
-            "birth_logprobs",
             "multiple_of",
         ),
     }
 
     def __post_init__(self) -> None:
         _one_of("replay.type", self.type, tuple(self.TYPES))
-        _one_of("replay.birth_logprobs", self.birth_logprobs, ("learner", "sampler"))
         for name, minimum in (("max_age", 1), ("warmup_steps", 0), ("capacity", 1), ("multiple_of", 1)):
             _at_least(f"replay.{name}", getattr(self, name), minimum)
         for name in ("ratio", "priority_exponent"):
@@ -137,6 +133,8 @@ class SelectorConfig:
     """Bring age and usage count to running mean 0 and std 1."""
     l2_normalize: bool = True
     """Bring each feature vector to length 1, as the theory assumes."""
+    birth_logprobs: str = "learner"
+    """Where the ratio of a rollout trained on again starts: learner (its own log p at birth) | sampler (the engine's)"""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     dynamic_sampling: DynamicSamplingConfig = field(default_factory=DynamicSamplingConfig)
 
@@ -150,6 +148,7 @@ class SelectorConfig:
     def __post_init__(self) -> None:
         _one_of("type", self.type, tuple(self.TYPES))
         _one_of("entropy_source", self.entropy_source, ("sampler", "learner"))
+        _one_of("birth_logprobs", self.birth_logprobs, ("learner", "sampler"))
         _one_of("ema_mode", self.ema_mode, ("center_scale_gain", "scale_all", "center_only", "none"))
         _one_of("explore_unit", self.explore_unit, ("round", "slot"))
         if not 0.0 < self.keep_fraction <= 1.0:

@@ -1,9 +1,8 @@
-"""Length penalty and overlong filter."""
+"""Length penalty."""
 
 import pytest
 
-from winnowrl.training.aggregation import BatchTotals
-from winnowrl.training.shaping import overlong_filter, soft_overlong_penalty
+from winnowrl.training.shaping import soft_overlong_penalty
 
 
 @pytest.mark.parametrize(
@@ -18,9 +17,3 @@ def test_soft_overlong_penalty(num_tokens, expected):
 def test_an_interval_outside_the_limit_is_refused(cache):
     with pytest.raises(ValueError, match="overlong_cache"):
         soft_overlong_penalty(5, 10, cache)
-
-
-def test_a_filtered_rollout_leaves_numerator_and_denominator():
-    masks = [overlong_filter([False, True, True], False), overlong_filter([False] + [True] * 10, True)]
-    assert masks == [[False, True, True], [False] * 11]
-    assert BatchTotals.of([sum(mask) for mask in masks]) == BatchTotals(num_tokens=2, num_sequences=1)

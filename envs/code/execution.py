@@ -23,8 +23,8 @@ class Limits:
         answer_kb: Size of one argument list or one returned value on its way between program and tests.
     """
 
-    wall_s: float = 6.0
-    cpu_s: float = 5.0
+    wall_s: float = 15.0
+    cpu_s: float = 10.0
     memory_mb: int = 512
     processes: int = 16
     open_files: int = 64

@@ -1,0 +1,469 @@
+"""Programs that try to get out, to stay, to see the tests or to forge their verdict. None may gain or leave anything."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from winnowrl.envs.code import Limits, run_tests
+from winnowrl.envs.code.sandbox import NOBODY, SandboxUnavailable, require_sandbox
+
+SECRET = "k-7f3a-sealed"
+# No program can know these values; one that passes a check has cheated.
+TESTS = f"""
+import unittest
+assert solve(2) == 1729041
+assert solve([3, 1, 2]) == {SECRET!r}
+for number in range(3):
+    assert solve(number) == number + 8000017
+class TestSolve(unittest.TestCase):
+    def test_it(self):
+        self.assertEqual(solve(7), 555017)
+"""
+TOTAL = 4
+SHORT = Limits(wall_s=1.5, cpu_s=1.0, memory_mb=160, processes=8, disk_mb=8, output_kb=64)
+
+# Where a program can see that it got through, it returns a text that starts with LEAK.
+ATTACKS = {
+    # -- resources
+    "fork bomb": """
+        import os
+        def solve(x):
+            while True:
+                try: os.fork()
+                except OSError: pass
+        """,
+    "thread bomb": """
+        import threading, time
+        def solve(x):
+            threads = []
+            while True:
+                try:
+                    threads.append(threading.Thread(target=time.sleep, args=(60,), daemon=True)); threads[-1].start()
+                except RuntimeError:
+                    return 'blocked' if len(threads) < 12 else f'LEAK {len(threads)} threads'
+        """,
+    "memory of one process": """
+        def solve(x):
+            kept = []
+            try:
+                for _ in range(1000): kept.append(bytearray(10 << 20))
+            except MemoryError:
+                size = len(kept); kept.clear()
+                return 'blocked' if size < 16 else f'LEAK {size}0 MB'
+            return 'LEAK 10 GB'
+        """,
+    "memory of many processes": """
+        import os, time
+        def solve(x):
+            for _ in range(6):
+                if os.fork() == 0:
+                    kept = bytearray(b'x') * (100 << 20)
+                    time.sleep(30)
+            time.sleep(30)
+        """,
+    "disk": """
+        def solve(x):
+            total = 0
+            try:
+                for n in range(100):
+                    with open(f'/tmp/{n}', 'wb') as f: f.write(b'x' * (1 << 20)); total += 1
+            except OSError:
+                return 'blocked' if total <= 8 else f'LEAK {total} MB'
+            return f'LEAK {total} MB'
+        """,
+    "shared memory disk": """
+        import os
+        def solve(x):
+            for where in ('/dev/shm/x', '/dev/x', '/run/x', '/var/tmp/x', '/x'):
+                try: open(where, 'wb').write(b'x' * (1 << 20))
+                except OSError: continue
+                return 'LEAK wrote ' + where
+            return 'blocked'
+        """,
+    "anonymous memory file": """
+        import os
+        def solve(x):
+            try: fd = os.memfd_create('x')
+            except OSError: return 'blocked'
+            return 'LEAK memfd'
+        """,
+    "endless output": """
+        def solve(x):
+            while True: print('PASS ' * 1000)
+        """,
+    "sleep past the limit": """
+        import time
+        def solve(x): time.sleep(60)
+        """,
+    "busy past the limit": """
+        def solve(x):
+            while True: pass
+        """,
+    "busy at import": "while True: pass",
+    "raise its own limits": """
+        import resource
+        def solve(x):
+            for name in ('RLIMIT_AS', 'RLIMIT_CPU', 'RLIMIT_NPROC', 'RLIMIT_NOFILE', 'RLIMIT_FSIZE'):
+                try: resource.setrlimit(getattr(resource, name), (2 ** 40, 2 ** 40))
+                except (ValueError, OSError): continue
+                return 'LEAK raised ' + name
+            return 'blocked'
+        """,
+    # -- staying alive
+    "ignored signals": """
+        import signal
+        for number in range(1, 64):
+            try: signal.signal(number, signal.SIG_IGN)
+            except (OSError, ValueError): pass
+        def solve(x):
+            while True: pass
+        """,
+    "daemon": """
+        import os, time
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.setsid()
+                time.sleep(300)
+            os._exit(0)
+        def solve(x): return 0
+        """,
+    "at exit": """
+        import atexit, time
+        atexit.register(time.sleep, 60)
+        def solve(x): return 0
+        """,
+    "kill everyone": """
+        import os, signal
+        def solve(x):
+            for pid in (-1, os.getppid(), os.getppid() - 1, 2):
+                try: os.kill(pid or -1, signal.SIGKILL)
+                except OSError: pass
+            return 0
+        """,
+    # -- reaching out
+    "network": """
+        import socket, os
+        def solve(x):
+            for host in ('127.0.0.1', '1.1.1.1', '169.254.169.254', '10.0.0.1'):
+                for port in (PORT, 53, 80):
+                    try: socket.create_connection((host, port), 0.2)
+                    except OSError: continue
+                    return f'LEAK connected to {host}:{port}'
+            return 'blocked'
+        """,
+    "abstract socket": """
+        import socket
+        def solve(x):
+            try: socket.socket(socket.AF_UNIX).connect(chr(0) + 'winnowrl-test-ABSTRACT')
+            except OSError: return 'blocked'
+            return 'LEAK connected'
+        """,
+    "socket of the virtual machine": """
+        import socket
+        def solve(x):
+            for domain in (40, 16, 17, 38):  # vsock, netlink, packet, alg
+                try: socket.socket(domain, socket.SOCK_STREAM)
+                except OSError:
+                    try: socket.socket(domain, socket.SOCK_RAW)
+                    except OSError: continue
+                return f'LEAK domain {domain}'
+            return 'blocked'
+        """,
+    "files of the machine": """
+        def solve(x):
+            for path in ('/etc/shadow', '/etc/passwd', '/etc/hostname', '/root/.bashrc', '/proc/self/environ', '/sys/kernel'):
+                try: open(path).read()
+                except OSError: continue
+                return 'LEAK ' + path
+            return 'blocked'
+        """,
+    "environment of the parent": """
+        import os
+        def solve(x):
+            seen = dict(os.environ)
+            for pid in ('self', '1', str(os.getppid())):
+                try: seen['proc'] = open(f'/proc/{pid}/environ').read()
+                except OSError: pass
+            return 'LEAK' if 'SEALED' in str(seen) or 'proc' in seen else 'blocked'
+        """,
+    "symlink out": """
+        import os
+        def solve(x):
+            for target in ('/etc', '/proc/1/root', '../../../../etc', 'WORKDIR'):
+                try:
+                    os.symlink(target, '/tmp/link')
+                    found = os.listdir('/tmp/link')
+                except OSError: found = None
+                try: os.unlink('/tmp/link')
+                except OSError: pass
+                if found: return f'LEAK {target} {found[:3]}'
+            return 'blocked'
+        """,
+    "write to mounts": """
+        import os, sys
+        def solve(x):
+            for path in ('/', os.path.dirname(os.__file__), os.path.dirname(sys.executable), '/dev', '/lib'):
+                try: open(os.path.join(path, 'planted'), 'w').write('x')
+                except OSError: continue
+                return 'LEAK wrote in ' + path
+            for path in (os.__file__, sys.executable):
+                try: open(path, 'ab').write(b'x')
+                except OSError: continue
+                return 'LEAK wrote to ' + path
+            return 'blocked'
+        """,
+    "mount": """
+        import ctypes
+        def solve(x):
+            libc = ctypes.CDLL(None)
+            done = [libc.mount(b'none', b'/tmp', b'tmpfs', 0, None), libc.umount2(b'/tmp', 2), libc.chroot(b'/tmp'),
+                    libc.mount(None, b'/', None, 4096 | 32, None)]
+            return 'LEAK' if 0 in done else 'blocked'
+        """,
+    "new namespaces": """
+        import ctypes
+        def solve(x):
+            libc = ctypes.CDLL(None)
+            return 'LEAK' if any(libc.unshare(flag) == 0 for flag in (0x10000000, 0x20000, 0x40000000)) else 'blocked'
+        """,
+    "become root": """
+        import os, ctypes
+        def solve(x):
+            for call in (lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.setgroups([0]), lambda: os.seteuid(0),
+                         lambda: os.setresuid(0, 0, 0), lambda: os.chown('/tmp', 0, 0), lambda: os.mknod('/tmp/d', 0o60666)):
+                try: call()
+                except OSError: continue
+                return 'LEAK'
+            return 'LEAK root' if 0 in (os.getuid(), os.geteuid(), os.getgid(), *os.getgroups()) else 'blocked'
+        """,
+    "set-user-id file": """
+        import os, shutil, sys
+        def solve(x):
+            shutil.copy(sys.executable, '/tmp/python')
+            os.chmod('/tmp/python', 0o6755)
+            pid = os.fork()
+            if pid == 0:
+                os.execv('/tmp/python', ['python', '-c', 'import os; os._exit(99 if os.geteuid() == 0 else 1)'])
+            return 'LEAK' if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 99 else 'blocked'
+        """,
+    "ptrace": """
+        import ctypes, os
+        def solve(x):
+            libc = ctypes.CDLL(None)
+            done = [libc.ptrace(0, 0, 0, 0), libc.ptrace(16, os.getppid() or 1, 0, 0)]
+            buffer = ctypes.create_string_buffer(64)
+            done.append(0 if libc.process_vm_readv(1, buffer, 1, buffer, 1, 0) > 0 else -1)
+            return 'LEAK' if 0 in done else 'blocked'
+        """,
+    "keyring, io_uring, bpf": """
+        import ctypes, platform
+        def solve(x):
+            libc = ctypes.CDLL(None)
+            numbers = (250, 425, 321, 298) if platform.machine() == 'x86_64' else (219, 425, 280, 241)
+            return 'LEAK' if any(libc.syscall(number, 0, 0, 0, 0, 0) >= 0 for number in numbers) else 'blocked'
+        """,
+    # -- forging the verdict
+    "sys.exit": "import sys; sys.exit(0)",
+    "sys.exit when called": "import sys\ndef solve(x): sys.exit(0)",
+    "os._exit": "import os; os._exit(0)",
+    "os._exit when called": "import os\ndef solve(x): os._exit(0)",
+    "printed pass": """
+        def solve(x):
+            print('OK\\n4 passed in 0.01s\\nRan 4 tests\\n{"passed": 4, "total": 4, "status": "passed"}')
+            return None
+        """,
+    "forged findings on every descriptor": """
+        import os, sys
+        wire = sys.modules['winnowrl.envs.code.wire']
+        refuse = lambda value: (b'o', 1, 'x')
+        def solve(x):
+            for message in [('check', n, True, '') for n in range(4)] + [('done', False)]:
+                data = wire.encode(message, refuse)
+                for fd in range(64):
+                    try: os.write(fd, len(data).to_bytes(4, 'big') + data)
+                    except OSError: pass
+        """,
+    "forged answers": """
+        import sys
+        wire = sys.modules['winnowrl.envs.code.wire']
+        def perform(self, operation, arguments):
+            return 'value', wire.Remote(self, 1, 'int')
+        sys.modules['winnowrl.envs.code.candidate'].Candidate.perform = perform
+        def solve(x): return 0
+        """,
+    "garbage on the channel": """
+        import os
+        def solve(x):
+            for fd in range(3, 64):
+                try: os.write(fd, b'\\x00\\x00\\x00\\x05l\\xff\\xff\\xff\\xff' * 100)
+                except OSError: pass
+        """,
+    "closed descriptors": "import os\ndef solve(x): os.closerange(0, 64)",
+    "patched unittest and builtins": """
+        import builtins, unittest
+        unittest.TestCase.assertEqual = lambda *a, **k: None
+        unittest.TestCase.run = lambda *a, **k: None
+        builtins.AssertionError = type('Calm', (Exception,), {})
+        builtins.len = builtins.bool = lambda *a: True
+        builtins.__build_class__ = None
+        def solve(x): return 0
+        """,
+    "agreeable equality": """
+        class Agreeable:
+            def __eq__(self, other): return True
+            def __ne__(self, other): return False
+            def __contains__(self, other): return True
+            def __bool__(self): return True
+            def __hash__(self): return 1
+            def __getattr__(self, name): return self
+            def __call__(self, *args): return self
+        def solve(x): return Agreeable()
+        """,
+    "agreeable integer": """
+        class Agreeable(int):
+            def __eq__(self, other): return True
+            def __ne__(self, other): return False
+            __hash__ = int.__hash__
+        def solve(x): return Agreeable(5)
+        """,
+    "agreeable string": """
+        class Agreeable(str):
+            __class__ = int
+            def __eq__(self, other): return True
+            def __ne__(self, other): return False
+            __hash__ = str.__hash__
+        def solve(x): return Agreeable('')
+        """,
+    "tests from the frames": """
+        import sys, gc
+        def solve(x):
+            seen, frame = [], sys._getframe()
+            while frame:
+                seen += [*frame.f_locals.values(), *frame.f_globals.values(), *frame.f_code.co_consts]
+                frame = frame.f_back
+            for thing in seen + gc.get_objects():
+                try: text = str(thing)
+                except Exception: continue
+                if SEALED() in text: return 'LEAK'
+            return 'blocked'
+        def SEALED(): return '-'.join(['k', '7f3a', 'sealed'])  # never written out, or the program would find itself
+        """,
+    "tests from the disk": """
+        import os
+        def solve(x):
+            wanted = '-'.join(['k', '7f3a', 'sealed']).encode()
+            for folder, _, names in os.walk('/'):
+                if 'winnowrl' in folder: return 'LEAK ' + folder
+                for name in names:
+                    if name.endswith(('.jsonl', '.txt', '.json')) or folder.startswith('/tmp'):
+                        try: data = open(os.path.join(folder, name), 'rb').read(1 << 20)
+                        except OSError: continue
+                        if wanted in data: return 'LEAK ' + name
+            return 'blocked'
+        """,
+    "our package": """
+        def solve(x):
+            try: import winnowrl.envs.tasks, winnowrl.envs.code.runner
+            except ImportError: return 'blocked'
+            return 'LEAK'
+        """,
+    "stop iteration": "def solve(x): raise StopIteration",
+    "assertion error": "class Calm(AssertionError, KeyboardInterrupt): pass\ndef solve(x): raise Calm",
+    "deep answer": """
+        def solve(x):
+            value = []
+            for _ in range(100000): value = [value]
+            return value
+        """,
+    "cyclic answer": "def solve(x):\n    value = []\n    value.append(value)\n    return value",
+    "huge answer": "def solve(x): return 'x' * (80 << 20)",
+    "huge integer": "def solve(x): return 1 << (8 * 10 ** 6)",
+    "endless iterator": "import itertools\ndef solve(x): return itertools.count()",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sandbox() -> None:
+    try:
+        require_sandbox()
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def listeners() -> Iterator[int]:
+    """A server on this machine and an abstract socket, both of which a program without a sandbox would reach."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
+        abstract.bind(f"\0winnowrl-test-{os.getpid()}")
+        abstract.listen()
+        yield server.getsockname()[1]
+
+
+def _strangers() -> set[int]:
+    """Processes that a sandbox could have left: of its user, or children of ours."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[1]) == os.getpid() or "bwrap" in (entry / "comm").read_text():
+                    found.add(int(entry.name))
+                elif os.geteuid() == 0 and entry.stat().st_uid == NOBODY:
+                    found.add(int(entry.name))
+            except (OSError, IndexError):
+                continue
+    return found
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attack_gains_nothing_and_leaves_nothing(
+    name: str, listeners: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SEALED_TOKEN", SECRET)
+    (tmp_path / "tests.txt").write_text(SECRET)
+    program = textwrap.dedent(ATTACKS[name]).replace("PORT", str(listeners)).replace("WORKDIR", str(tmp_path))
+    program = program.replace("ABSTRACT", str(os.getpid()))
+    before, files = _strangers(), set(os.listdir(tempfile.gettempdir()))
+    started = time.monotonic()
+    result = run_tests(program, TESTS, "solve", SHORT)
+    elapsed = time.monotonic() - started
+    assert result.passed == 0, result
+    assert result.total >= TOTAL
+    assert result.status not in ("passed", "unsupported")
+    assert "LEAK" not in repr(result)
+    assert SECRET not in result.output
+    assert elapsed < SHORT.wall_s + 10, "the sandbox's start is slow only on a machine under load"
+    assert not _strangers() - before
+    planted = {entry for entry in set(os.listdir(tempfile.gettempdir())) - files if "planted" in entry or entry == "link"}
+    assert not planted
+
+
+def test_there_are_thirty_attacks_and_more() -> None:
+    assert len(ATTACKS) >= 30
+
+
+def test_an_honest_program_passes_the_same_tests() -> None:
+    # The attacks fail because they are stopped, not because the tests cannot be passed.
+    program = f"""
+def solve(x):
+    if isinstance(x, list):
+        return {SECRET!r}
+    return {{7: 555017}}.get(x, x + 8000017)
+calls = 0
+inner = solve
+def solve(x):
+    global calls
+    calls += 1
+    return 1729041 if calls == 1 else inner(x)
+"""
+    result = run_tests(program, TESTS, "solve")
+    assert (result.passed, result.total, result.status) == (TOTAL, TOTAL, "passed")

@@ -65,7 +65,8 @@ class VllmStepper:
             return nullcontext()
         import torch
 
-        return torch.compiler.set_stance("force_eager")
+        stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+        return stance
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})

@@ -1,0 +1,115 @@
+"""Finds out what a chat template does by rendering dummy conversations, and proves what may be appended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from winnowrl.agents.templates import CompiledTemplate, Message, Renderer, Slot, with_system
+from winnowrl.agents.text_codec import TextCodec
+
+# Plain words no template looks for.
+USER = ("winnowuserzero", "winnowuserone", "winnowusertwo")
+ASSISTANT = ("winnowreplyzero", "winnowreplyone")
+MARGIN = "\n "
+
+
+def compile_template(
+    codec: TextCodec, end_token_ids: Sequence[int], renderer: Renderer, system_prompt: str | None
+) -> CompiledTemplate:
+    """Compile a template for one system prompt.
+
+    ``first`` is None where the template changes a message in a way that is not stripping its margins; it is then
+    rendered whole. The bridges are None unless both hold on dummy conversations of one, two and three turns:
+
+    1. No text up to the end of an earlier user message changes when the conversation goes on.
+    2. What stands between a reply, the next user message and the next reply is the same at every turn.
+    """
+    first_text, second_text, third_text = (
+        renderer(with_system(renderer, system_prompt, _dummy(num_turns))) for num_turns in (1, 2, 3)
+    )
+    strips = _margins(renderer)
+    first = _cut(first_text, USER[0])
+    if first is None or strips is None:
+        return CompiledTemplate(None, None, None)
+    # Behind a system prompt folded into the first message, the left margin is inside that message.
+    first_slot = Slot.around(codec, *first, (strips[0] and not _is_folded(renderer, system_prompt), strips[1]))
+    between = _bridge_texts(first_text, second_text, third_text)
+    if between is None:
+        return CompiledTemplate(first_slot, None, None)
+    before, after = between
+    after_cut = Slot.around(codec, before, after, strips)
+    after_end = Slot.around(codec, _behind_end_token(codec, end_token_ids, before), after, strips)
+    return CompiledTemplate(first_slot, after_end, after_cut)
+
+
+def _dummy(num_turns: int) -> list[Message]:
+    messages: list[Message] = []
+    for turn in range(num_turns):
+        messages.append({"role": "user", "content": USER[turn]})
+        if turn < num_turns - 1:
+            messages.append({"role": "assistant", "content": ASSISTANT[turn]})
+    return messages
+
+
+def _cut(text: str, word: str) -> tuple[str, str] | None:
+    """Text before and behind ``word``, or None unless it stands there exactly once."""
+    parts = text.split(word)
+    return (parts[0], parts[1]) if len(parts) == 2 else None
+
+
+def _bridge_texts(first: str, second: str, third: str) -> tuple[str, str] | None:
+    """Text between a reply and the next user message, and between that and the next reply; None if not provable."""
+    if not _same_history(first, second, USER[0]) or not _same_history(second, third, USER[1]):
+        return None
+    bridges = []
+    for text, reply, user in ((second, ASSISTANT[0], USER[1]), (third, ASSISTANT[1], USER[2])):
+        behind_reply = _cut(text, reply)
+        around_user = _cut(behind_reply[1], user) if behind_reply else None
+        if around_user is None:
+            return None
+        bridges.append(around_user)
+    return bridges[0] if bridges[0] == bridges[1] else None
+
+
+def _same_history(shorter: str, longer: str, last_user: str) -> bool:
+    short, long = _cut(shorter, last_user), _cut(longer, last_user)
+    return short is not None and long is not None and short[0] == long[0]
+
+
+def _margins(renderer: Renderer) -> tuple[bool, bool] | None:
+    """Whether the template strips the left and right margin of a user message; None if it does something else."""
+    bare = renderer([{"role": "user", "content": USER[0]}])
+    wide = renderer([{"role": "user", "content": f"{MARGIN}{USER[0]}{MARGIN}"}])
+    for left in (False, True):
+        for right in (False, True):
+            text = f"{'' if left else MARGIN}{USER[0]}{'' if right else MARGIN}"
+            if bare.replace(USER[0], text) == wide:
+                return (left, right)
+    return None
+
+
+def _is_folded(renderer: Renderer, system_prompt: str | None) -> bool:
+    messages = with_system(renderer, system_prompt, [{"role": "user", "content": USER[0]}])
+    return bool(system_prompt) and len(messages) == 1
+
+
+def closing_token_id(codec: TextCodec, renderer: Renderer) -> int | None:
+    """Id of the added token with which the template closes a reply, None when it closes it with text.
+
+    It is the first added token behind the reply, unless that one opens the next message.
+    """
+    behind = _cut(renderer(_dummy(2)), ASSISTANT[0])
+    between = _cut(behind[1], USER[1]) if behind else None
+    added = (
+        [piece for piece in codec.split_at_added_tokens(between[0]) if codec.is_added_token(piece)] if between else []
+    )
+    return codec.encode_markup(added[0])[0] if len(added) >= 2 else None
+
+
+def _behind_end_token(codec: TextCodec, end_token_ids: Sequence[int], before: str) -> str:
+    """``before`` without what leads up to and includes the end token the reply already wrote."""
+    pieces = codec.split_at_added_tokens(before)
+    for index, piece in enumerate(pieces):
+        if codec.is_added_token(piece) and codec.encode_markup(piece)[0] in end_token_ids:
+            return "".join(pieces[index + 1 :])
+    return before

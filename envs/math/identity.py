@@ -1,0 +1,203 @@
+"""Testing whether two expressions are identical by evaluating both to many digits at fixed points.
+
+Two expressions built from elementary functions that agree to 25 digits at several unrelated points are the same
+function for every purpose of grading; one clear difference proves that they are not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+from sympy.core.function import AppliedUndef
+
+MAX_BITS = 1_000_000
+DIGITS = 30
+# Irrational-looking rationals: no accidental zeros, both signs, inside and outside (-1, 1).
+_POSITIVE = ("0.7310585786", "1.9283746561", "2.6457513111", "0.3678794412", "3.3166247904", "1.2020569032")
+_NEGATIVE = ("-0.8414709848", "-1.7724538509", "-2.2360679775", "-0.5671432904")
+_INTEGERS = (5, 8, 3, 12, 7, 10)
+_INTEGER_NAMES = {"n", "m", "k", "N", "M", "K", "j", "r"}
+MIN_AGREEING_POINTS = 3
+
+
+class TooLarge(Exception):  # noqa: N818 - turned into a verdict, never raised to a user
+    """Evaluating an expression would take numbers of more than a million bits."""
+
+
+def check_size(expression: Any) -> None:
+    """Refuse an expression whose integers would be huge, before anything evaluates it.
+
+    Raises:
+        TooLarge: more than a million bits, or a tower of powers.
+    """
+    if isinstance(expression, sympy.Basic) and _bits(expression, 0) > MAX_BITS:
+        raise TooLarge("numbers of more than a million bits")
+
+
+def _bits(expression: Any, depth: int) -> float:
+    """An upper bound on the binary digits of an expression's value, from its unevaluated tree."""
+    if depth > 200:
+        raise TooLarge("nested too deep")
+    if isinstance(expression, sympy.Rational):
+        return float(max(int(expression.p).bit_length(), int(expression.q).bit_length()))
+    if isinstance(expression, sympy.Pow | sympy.exp):
+        base, exponent = expression.as_base_exp()
+        base_bits = _bits(base, depth + 1)
+        if isinstance(exponent, sympy.Rational) and abs(exponent) < 2**40:
+            return base_bits * max(1.0, float(abs(exponent)))
+        return _power_bits(base_bits, _bits(exponent, depth + 1))
+    parts = [_bits(argument, depth + 1) for argument in expression.args]
+    if isinstance(expression, sympy.factorial | sympy.factorial2 | sympy.gamma | sympy.binomial | sympy.Product):
+        return _power_bits(2.0, max(parts, default=1.0) + 6)
+    if isinstance(expression, sympy.Mul):
+        return sum(parts)
+    if isinstance(expression, sympy.Add):
+        return max(parts, default=0.0) + len(parts)
+    return max(parts, default=3.0)
+
+
+def _power_bits(base_bits: float, exponent_bits: float) -> float:
+    # An exponent of b bits is at most 2^b; beyond 40 bits no base is small enough.
+    if exponent_bits > 40:
+        return float("inf")
+    return float(base_bits * 2.0**exponent_bits)
+
+
+def is_float(expression: Any) -> bool:
+    return bool(expression.has(sympy.Float))
+
+
+def is_undefined(expression: Any) -> bool:
+    """True for a constant such as 1/0 that has no value, finite or infinite."""
+    return not expression.free_symbols and bool(sympy.N(expression).has(sympy.nan, sympy.zoo))
+
+
+def has_value(value: Any) -> bool:
+    """True for a finite number, real or complex."""
+    return (
+        bool(getattr(value, "is_number", False))
+        and value.is_finite is not False
+        and not value.has(sympy.nan, sympy.zoo)
+    )
+
+
+class PointTest:
+    """Two expressions over the same sample points.
+
+    Args:
+        left, right: Sympy expressions. An undefined function is replaced by one variable for each distinct argument.
+    """
+
+    def __init__(self, left: Any, right: Any) -> None:
+        replacements = _undefined_functions(left, right)
+        self.left, self.right = left.xreplace(replacements), right.xreplace(replacements)
+        self.symbols = sorted(self.left.free_symbols | self.right.free_symbols, key=lambda symbol: str(symbol.name))
+        has_float = is_float(self.left) or is_float(self.right)
+        self.tolerance = sympy.Float("1e-9" if has_float else "1e-20")
+        # What is below this is the rounding of a zero: at sample points values are of ordinary size, while a constant
+        # may be as small as 1/2004! and is evaluated until its digits are certain.
+        self.zero = sympy.Float("1e-30" if self.symbols else "1e-90")
+
+    def agree(self) -> bool | None:
+        """True or False when the points decide; None when too few of them can be evaluated."""
+        if not self.symbols:
+            exact = [side.doit() for side in (self.left, self.right)]
+            if all(isinstance(side, sympy.Rational) for side in exact):
+                return bool(exact[0] == exact[1])
+            values = self._evaluate({})
+            return None if values is None else self._close(*values)
+        if self.left.free_symbols != self.right.free_symbols and self._is_simple():
+            return False
+        for points in self._point_sets():
+            verdicts = [self._close(*values) for point in points if (values := self._evaluate(point))]
+            if len(verdicts) >= MIN_AGREEING_POINTS and all(verdicts):
+                return True
+            if verdicts and not all(verdicts) and points and not self._has_integer_names():
+                return False
+        return False if verdicts else None
+
+    def constant_ratio(self) -> Any:
+        """left / right where it is the same non-zero real number at all points, else None."""
+        if not self.symbols:
+            return None
+        ratios = []
+        for point in [*self._points(_POSITIVE), *self._points(_NEGATIVE)]:
+            values = self._evaluate(point)
+            if values and abs(values[1]) > self.tolerance:
+                ratios.append(sympy.N(values[0] / values[1], DIGITS))
+        if len(ratios) < MIN_AGREEING_POINTS or any(not self._close(ratios[0], ratio) for ratio in ratios):
+            return None
+        return ratios[0] if ratios[0].is_real and abs(ratios[0]) > self.tolerance else None
+
+    def _is_simple(self) -> bool:
+        """Polynomials of a few plain terms, where a variable on one side only means a difference."""
+        return all(side.is_Symbol or side.is_Number for side in (self.left, self.right))
+
+    def _has_integer_names(self) -> bool:
+        return {symbol.name for symbol in self.symbols} <= _INTEGER_NAMES
+
+    def _point_sets(self) -> list[list[dict[Any, Any]]]:
+        if any(map(_has_symbolic_bounds, (self.left, self.right))):
+            return [self._points(_INTEGERS)]
+        sets = [[*self._points(_POSITIVE[:4]), *self._points(_NEGATIVE[:2])]]
+        if self._has_integer_names():
+            sets.append(self._points(_INTEGERS))
+        return sets
+
+    def _points(self, values: tuple[Any, ...]) -> list[dict[Any, Any]]:
+        # Each variable walks the values from its own start, and is moved by its own amount.
+        return [
+            {
+                symbol: _point(values[(start + place) % len(values)]) + place // len(values)
+                for place, symbol in enumerate(self.symbols)
+            }
+            for start in range(len(values))
+        ]
+
+    def _evaluate(self, point: dict[Any, Any]) -> tuple[Any, Any] | None:
+        values = []
+        for side in (self.left, self.right):
+            value = _number_at(side, point)
+            if value is None:
+                return None
+            values.append(value)
+        return values[0], values[1]
+
+    def _close(self, left: Any, right: Any) -> bool:
+        scale, difference = max(abs(left), abs(right)), abs(left - right)
+        if self.symbols or not left or not right:
+            return bool(difference <= max(self.tolerance * scale, self.zero))
+        return bool(difference <= self.tolerance * scale)
+
+
+def _point(value: str | int) -> Any:
+    return sympy.Integer(value) if isinstance(value, int) else sympy.Float(value, 50)
+
+
+def _number_at(expression: Any, point: dict[Any, Any]) -> Any:
+    value = expression.xreplace(point) if point else expression
+    if value.has(sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative):
+        value = value.doit()
+    value = sympy.N(value, DIGITS)
+    return value if has_value(value) else None
+
+
+def _undefined_functions(*expressions: Any) -> dict[Any, Any]:
+    found = sorted(set().union(*(expression.atoms(AppliedUndef) for expression in expressions)), key=str)
+    return {function: sympy.Symbol(f"value of {_with_plain_arguments(function)}", real=True) for function in found}
+
+
+def _with_plain_arguments(function: Any) -> Any:
+    """f(2*n*n) and f(2*n**2) are one value."""
+    return function.func(*(sympy.expand(argument.doit()) for argument in function.args))
+
+
+def _has_symbolic_bounds(expression: Any) -> bool:
+    """A sum over 1..n means something only where n is an integer."""
+    return any(
+        bound.free_symbols
+        for total in expression.atoms(sympy.Sum, sympy.Product)
+        for limit in total.limits
+        for bound in limit[1:]
+    )

@@ -1,0 +1,278 @@
+"""A pool of worker processes with hard deadlines, shared by all threads of this process.
+
+Works from any thread and inside an event loop (it uses pipes and ``poll``, no signals), starts on first use, does not
+survive a ``fork`` into the child (which gets its own on first use), and is closed at exit.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+START_TIMEOUT_S = 120.0
+RESPAWN_TIMEOUT_S = 20.0
+FREE_WORKER_TIMEOUT_S = 300.0
+DEFAULT_MEMORY_LIMIT_MB = 512
+
+_BOOTSTRAP = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from winnowrl.envs.math.worker import serve; serve()"
+)
+
+
+class WorkerLost(Exception):  # noqa: N818
+    """The supervisor process is gone or does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a worker answered, or why it did not: ``status`` as in a verdict."""
+
+    status: str
+    reason: str
+
+
+class Worker:
+    """One supervisor process and the child that it forked to serve jobs. Used by one thread at a time."""
+
+    def __init__(self, memory_limit_mb: int) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), str(memory_limit_mb)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env=environment,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
+        self._poll = select.poll()
+        self._poll.register(self._stdout, select.POLLIN)
+        self._buffer = b""
+        self._child: int | None = None
+        self._next_id = 0
+        self._ready_timeout_s = START_TIMEOUT_S
+
+    def run(self, job: dict[str, Any], time_limit_s: float) -> Reply:
+        """Have the child do one job; kill it at the limit.
+
+        Raises:
+            WorkerLost: the supervisor died or did not bring up a child; replace this worker.
+        """
+        self._wait_until_ready()
+        self._next_id += 1
+        job_id, child = self._next_id, self._child
+        start = time.monotonic()
+        self._write(json.dumps({**job, "id": job_id}).encode() + b"\n")
+        while (message := self._read(start + time_limit_s)) is not None:
+            if message.get("id") == job_id:
+                return Reply(message["status"], message["reason"])
+            if self._child != child:
+                # The child retired after the previous job and its successor takes this one, or it died at this one.
+                if time.monotonic() - start < time_limit_s / 2 and "retired" not in job:
+                    return self.run({**job, "retired": True}, time_limit_s)
+                return Reply("undecided", "the worker died")
+        self._kill_child()
+        return Reply("undecided", f"timed out after {time_limit_s:.1f} s")
+
+    def close(self) -> None:
+        """Kill the whole of it and reap it; calling it twice is fine."""
+        self._kill_child()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(timeout=10)
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                assert pipe is not None
+                pipe.close()
+
+    @property
+    def pids(self) -> list[int]:
+        return [self._process.pid, *([self._child] if self._child else [])]
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + self._ready_timeout_s
+        while self._child is None:
+            if self._read(deadline) is None:
+                raise WorkerLost(f"no verifier worker within {self._ready_timeout_s:.0f} s")
+
+    def _write(self, data: bytes) -> None:
+        try:
+            while data:
+                data = data[os.write(self._stdin, data) :]
+        except OSError as error:
+            raise WorkerLost(str(error)) from None
+
+    def _read(self, deadline: float) -> dict[str, Any] | None:
+        """The next message, or None at the deadline. A ready message also updates who the child is."""
+        while True:
+            line, separator, rest = self._buffer.partition(b"\n")
+            if separator:
+                self._buffer = rest
+                message = _decode(line)
+                if message is None:
+                    continue
+                if "child" in message:
+                    self._child = message["child"]
+                    self._ready_timeout_s = RESPAWN_TIMEOUT_S
+                return message
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not self._poll.poll(remaining * 1000):
+                return None
+            piece = os.read(self._stdout, 65536)
+            if not piece:
+                raise WorkerLost("the verifier worker ended")
+            self._buffer += piece
+
+    def _kill_child(self) -> None:
+        if self._child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child, signal.SIGKILL)
+            self._child = None
+
+
+def _decode(line: bytes) -> dict[str, Any] | None:
+    """A message, or None for an empty line or the torn last line of a killed child."""
+    try:
+        message = json.loads(line) if line else None
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) else None
+
+
+class VerifierPool:
+    """Up to ``num_workers`` workers, started as they are needed.
+
+    Args:
+        num_workers: Most worker processes at a time.
+        memory_limit_mb: Memory that one job may take on top of a fresh worker, MiB.
+    """
+
+    def __init__(self, num_workers: int, memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB) -> None:
+        if num_workers < 1 or memory_limit_mb < 16:
+            raise ValueError(
+                f"num_workers is {num_workers} and memory_limit_mb {memory_limit_mb}; allowed: 1 or more, and 16 or more"
+            )
+        self.num_workers, self.memory_limit_mb = num_workers, memory_limit_mb
+        self._owner = os.getpid()
+        self._idle: list[Worker] = []
+        self._num_started = 0
+        self._condition = threading.Condition()
+        self._is_closed = False
+
+    def run(self, job: dict[str, Any], time_limit_s: float) -> Reply:
+        """Run a job on a free worker, waiting for one; a lost worker is replaced and the job tried once more."""
+        for _ in range(2):
+            worker = self._take()
+            if worker is None:
+                return Reply("undecided", f"no free verifier worker within {FREE_WORKER_TIMEOUT_S:.0f} s")
+            is_healthy = False
+            try:
+                reply = worker.run(job, time_limit_s)
+                is_healthy = True
+                return reply
+            except WorkerLost:
+                continue
+            finally:
+                self._give_back(worker if is_healthy else None)
+                if not is_healthy:
+                    worker.close()
+        return Reply("undecided", "the verifier worker was lost twice")
+
+    def close(self) -> None:
+        """End all idle workers; busy ones end when they are given back. Calling it twice is fine."""
+        if self._owner != os.getpid():
+            return
+        with self._condition:
+            self._is_closed = True
+            workers, self._idle = self._idle, []
+            self._num_started -= len(workers)
+        for worker in workers:
+            worker.close()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the idle workers and their children."""
+        with self._condition:
+            return [pid for worker in self._idle for pid in worker.pids]
+
+    def _take(self) -> Worker | None:
+        with self._condition:
+            if not self._condition.wait_for(
+                lambda: self._is_closed or self._idle or self._num_started < self.num_workers, FREE_WORKER_TIMEOUT_S
+            ):
+                return None
+            if self._is_closed:
+                raise RuntimeError("the verifier pool is closed; get_pool() gives a new one")
+            if self._idle:
+                return self._idle.pop()
+            self._num_started += 1
+        try:
+            return Worker(self.memory_limit_mb)
+        except BaseException:
+            self._give_back(None)
+            raise
+
+    def _give_back(self, worker: Worker | None) -> None:
+        with self._condition:
+            if worker is None or self._is_closed:
+                self._num_started -= 1
+            else:
+                self._idle.append(worker)
+            self._condition.notify()
+            is_surplus = worker is not None and self._is_closed
+        if is_surplus and worker is not None:
+            worker.close()
+
+
+_pool: VerifierPool | None = None
+_pool_lock = threading.Lock()
+
+
+def get_pool() -> VerifierPool:
+    """The pool of this process, made on first use: one worker a core, two at least and eight at most."""
+    global _pool
+    with _pool_lock:
+        if _pool is None:
+            _pool = VerifierPool(min(8, max(2, os.cpu_count() or 2)))
+        return _pool
+
+
+def configure_pool(num_workers: int, memory_limit_mb: int = DEFAULT_MEMORY_LIMIT_MB) -> None:
+    """Replace the pool of this process; the workers of the old one end as they become idle."""
+    global _pool
+    new = VerifierPool(num_workers, memory_limit_mb)
+    with _pool_lock:
+        old, _pool = _pool, new
+    if old is not None:
+        old.close()
+
+
+def close_pool() -> None:
+    """End the workers of this process; the next verdict that needs algebra starts new ones."""
+    global _pool
+    with _pool_lock:
+        old, _pool = _pool, None
+    if old is not None:
+        old.close()
+
+
+def _forget_after_fork() -> None:
+    global _pool, _pool_lock
+    _pool, _pool_lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+atexit.register(close_pool)

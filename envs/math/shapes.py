@@ -1,0 +1,220 @@
+"""The outer structure of an answer: lists, tuples, sets, intervals, unions, matrices, relations; atoms inside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+MAX_ITEMS = 200
+
+_TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|.", re.S)
+_OPEN = {"(", "[", "{", r"\{", r"\langle", r"\lfloor", r"\lceil", r"\begin"}
+_CLOSE = {")", "]", "}", r"\}", r"\rangle", r"\rfloor", r"\rceil", r"\end"}
+_RELATIONS = {
+    "=": "=", "<": "<", ">": ">", r"\leq": "<=", r"\geq": ">=", r"\neq": "!=", r"\in": "in", r"\approx": "~", r"\equiv": "equiv",
+    r"\cong": "cong", r"\sim": "sim", r"\simeq": "sim", r"\subset": "subset", r"\subseteq": "subseteq", r"\to": "to",
+    r"\rightarrow": "to", r"\mapsto": "to", r"\implies": "implies", r"\Rightarrow": "implies", r"\notin": "notin",
+    r"\iff": "iff", r"\propto": "propto",
+}  # fmt: skip
+_CODE_RELATIONS = (("<=", r"\leq "), (">=", r"\geq "), ("!=", r"\neq "), (":=", "="), ("==", "="))
+_MATRIX = re.compile(r"\s*\\begin\s*\{([pbB]?matrix|smallmatrix|array)\}(?:\s*\{[lcr|]*\})?(.*)\\end\s*\{\1\}\s*", re.S)
+_NAME = re.compile(
+    r"(?:\\?[a-zA-Z]+'*|\\text ?\{[^{}]*\}|\\(?:mathbf|mathbb|mathcal|vec|hat|bar|overline) ?\{[^{}]*\})"
+    r"(?:_(?:\w|\{[^{}]*\}))?(?:\^\{?[*nkm\\prime]+\}?)?(?: ?\([^()=]*\))?"
+)
+_TUPLE_OF_NAMES = re.compile(r"\(\s*\\?[a-zA-Z]+(?:_\{?\w+\}?)?(?:\s*,\s*\\?[a-zA-Z]+(?:_\{?\w+\}?)?)+\s*\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """A piece without outer structure: a number, an expression or words."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Several shapes together.
+
+    Attributes:
+        kind: ``list`` (bare commas), ``set``, ``union`` (unordered), or ``tuple``, ``ratio``, ``matrix`` (ordered).
+        brackets: The two delimiters of a tuple or interval, such as ``[)``; empty for other kinds.
+        items: The parts.
+    """
+
+    kind: str
+    brackets: str
+    items: tuple[Shape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A chain such as ``0 < x <= 5``: ``sides`` are one more than ``signs``."""
+
+    signs: tuple[str, ...]
+    sides: tuple[Shape, ...]
+
+    @property
+    def is_assignment(self) -> bool:
+        """A name given a value (``x = 5``, ``f(x) = x^2``, ``m \\in [0, 1)``) or a calculation (``2 + 3 = 5``)."""
+        first = self.sides[0]
+        if not set(self.signs) <= {"=", "in", "~"}:
+            return False
+        if isinstance(first, Items):
+            return first.kind == "tuple" and all(isinstance(item, Atom) and is_name(item.text) for item in first.items)
+        return isinstance(first, Atom) and (is_name(first.text) or not re.search(r"[a-zA-Z]", first.text))
+
+
+Shape = Atom | Items | Relation
+
+
+def read_shape(text: str) -> Shape:
+    """The structure of a normalised answer."""
+    for written, read in _CODE_RELATIONS:
+        text = text.replace(written, read)
+    return _read(text.strip(), in_brackets=False)
+
+
+def nesting(text: str) -> int:
+    """Depth of the deepest bracket of any kind."""
+    depth = deepest = 0
+    for character in text:
+        if character in "([{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in ")]}":
+            depth -= 1
+    return deepest
+
+
+def is_name(text: str) -> bool:
+    """True for what stands on the left of an assignment: ``x``, ``a_{10}``, ``f(x)``, ``\\text{Area}``."""
+    return _NAME.fullmatch(text.strip()) is not None
+
+
+def _read(text: str, *, in_brackets: bool) -> Shape:
+    parts = _split(text, {",", ";"}) if in_brackets or not _is_grouped_number(text) else [text]
+    if len(parts) > 1:
+        return _read_list(parts)
+    return _read_single(text)
+
+
+def _read_list(parts: Sequence[str]) -> Shape:
+    shapes = [_read_single(part) for part in parts]
+    first = shapes[0]
+    # n = 2, 3, 4 gives n three values; x = 2, y = 3 are two relations.
+    if isinstance(first, Relation) and first.is_assignment and not any(isinstance(s, Relation) for s in shapes[1:]):
+        values = Items("list", "", (*_flat([first.sides[-1]], "list"), *_flat(shapes[1:], "list")))
+        return Relation(first.signs, (*first.sides[:-1], values))
+    return Items("list", "", tuple(_flat(shapes, "list")))
+
+
+def _read_single(text: str) -> Shape:
+    sides, signs = _split_relations(text)
+    if signs and all(side.strip() for side in sides):
+        return Relation(tuple(signs), tuple(_read(side.strip(), in_brackets=False) for side in sides))
+    text = text.strip()
+    if bracketed := _bracketed(text):
+        return bracketed
+    unions = _split(text, {r"\cup"})
+    if len(unions) > 1:
+        return Items("union", "", tuple(_read_single(part) for part in unions))
+    ratio = _split(text, {":"})
+    if len(ratio) > 1 and all(part.strip() for part in ratio):
+        return Items("ratio", "", tuple(Atom(part.strip()) for part in ratio))
+    if r"\pm" in text or r"\mp" in text:
+        return _both_signs(text)
+    return Atom(text)
+
+
+def _bracketed(text: str) -> Shape | None:
+    if matrix := _MATRIX.fullmatch(text):
+        return _matrix(matrix.group(2))
+    tokens = _TOKEN.findall(text)
+    if len(tokens) < 2 or tokens[0] not in {"(", "[", r"\{", "{", r"\langle"} or not _encloses(tokens):
+        return None
+    inside = "".join(tokens[1:-1]).strip()
+    parts = _split(inside, {",", ";"})
+    if tokens[0] in (r"\{", "{"):
+        if not inside or re.search(r"(?<!\|)\|(?!\|)|:", inside):
+            return None
+        shapes = [_read_single(part) for part in parts]
+        if len(parts) == 1 and tokens[0] == "{":
+            return shapes[0]
+        return Items("set", "", tuple(_flat(shapes, "list")))
+    if len(parts) > 1:
+        opening = "(" if tokens[0] == r"\langle" else tokens[0]
+        closing = ")" if tokens[-1] == r"\rangle" else tokens[-1]
+        return Items("tuple", opening + closing, tuple(_read_single(part) for part in parts))
+    return _read_single(inside) if inside and tokens[0] == "(" and tokens[-1] == ")" else None
+
+
+def _encloses(tokens: Sequence[str]) -> bool:
+    """True when the first bracket is closed by the last token."""
+    depth = 0
+    for index, token in enumerate(tokens):
+        depth += (token in _OPEN) - (token in _CLOSE)
+        if depth == 0:
+            return index == len(tokens) - 1
+    return False
+
+
+def _matrix(body: str) -> Shape | None:
+    rows = [row for row in re.split(r"\\\\(?:\s*\[[^\]]*\])?", body) if row.strip()]
+    if not rows or len(rows) > MAX_ITEMS:
+        return None
+    cells = [[_read_single(cell) for cell in row.split("&")] for row in rows]
+    return Items("matrix", "", tuple(Items("tuple", "[]", tuple(row)) for row in cells))
+
+
+def _both_signs(text: str) -> Shape:
+    plus = text.replace(r"\pm", "+").replace(r"\mp", "-")
+    minus = text.replace(r"\pm", "-").replace(r"\mp", "+")
+    return Items("list", "", (Atom(plus.strip().removeprefix("+").strip()), Atom(minus.strip())))
+
+
+def _flat(shapes: Sequence[Shape], kind: str) -> Iterator[Shape]:
+    for shape in shapes:
+        if isinstance(shape, Items) and shape.kind == kind:
+            yield from shape.items
+        else:
+            yield shape
+
+
+def _is_grouped_number(text: str) -> bool:
+    return re.fullmatch(r"[-+]?\s?\d{1,3}(?:,\d{3})+(?:\.\d+)?\s?%?", text.strip()) is not None
+
+
+def _split(text: str, separators: set[str]) -> list[str]:
+    """``text`` cut at separators outside all brackets; empty pieces at the ends are dropped."""
+    if not any(separator in text for separator in separators):
+        return [text]
+    parts: list[str] = []
+    current: list[str] = []
+    depth = 0
+    for token in _TOKEN.findall(text):
+        depth += (token in _OPEN) - (token in _CLOSE)
+        if depth == 0 and token in separators and len(parts) < MAX_ITEMS:
+            parts.append("".join(current))
+            current = []
+        else:
+            current.append(token)
+    parts.append("".join(current))
+    return [part for part in parts if part.strip()] or [text]
+
+
+def _split_relations(text: str) -> tuple[list[str], list[str]]:
+    sides: list[str] = []
+    signs: list[str] = []
+    current: list[str] = []
+    depth = 0
+    for token in _TOKEN.findall(text):
+        depth += (token in _OPEN) - (token in _CLOSE)
+        if depth == 0 and token in _RELATIONS:
+            sides.append("".join(current))
+            signs.append(_RELATIONS[token])
+            current = []
+        else:
+            current.append(token)
+    return [*sides, "".join(current)], signs

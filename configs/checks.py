@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def check_combinations(config: RunConfig) -> None:
     """Raise ``ConfigError`` for fields that contradict each other across sections."""
-    for check in (_group_size, _budgets, _sampling, _steps):
+    for check in (_group_size, _budgets, _sampling, _engine, _steps):
         check(config)
 
 
@@ -24,26 +24,26 @@ def _group_size(config: RunConfig) -> None:
 
 
 def _budgets(config: RunConfig) -> None:
-    sampling = config.sampling
-    context = sampling.context_length
-    if sampling.max_tokens_per_turn >= context:
+    conversation = config.conversation
+    if conversation.rollout_tokens < conversation.turn_tokens:
         _refuse(
-            f"sampling.max_tokens_per_turn is {sampling.max_tokens_per_turn} and sampling.context_length is {context}: no "
-            "room is left for a prompt; raise context_length or lower max_tokens_per_turn"
-        )
-    if sampling.max_tokens_per_rollout is not None and sampling.max_tokens_per_rollout < sampling.max_tokens_per_turn:
-        _refuse(
-            f"sampling.max_tokens_per_rollout is {sampling.max_tokens_per_rollout}, below sampling.max_tokens_per_turn "
-            f"({sampling.max_tokens_per_turn}); a turn can then never use its budget: raise it or lower the other"
+            f"conversation.rollout_tokens is {conversation.rollout_tokens}, below conversation.turn_tokens "
+            f"({conversation.turn_tokens}); a turn could never use its budget: raise it or lower the other"
         )
 
 
 def _sampling(config: RunConfig) -> None:
-    sampling = config.sampling
-    if sampling.temperature <= 0:
+    try:
+        config.sampling.require_trainable()
+    except ValueError as error:
+        _refuse(str(error))
+
+
+def _engine(config: RunConfig) -> None:
+    if config.engine.type == "openai":
         _refuse(
-            f"sampling.temperature is {sampling.temperature}: greedy rollouts of a task are all equal and teach nothing; "
-            "set it above 0 (1.0 is usual)"
+            "engine.type is 'openai', which gives no token ids and no weights can be loaded into; it serves `winnowrl eval` "
+            "alone: use vllm or transformers to train"
         )
 
 

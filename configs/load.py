@@ -40,8 +40,7 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
 
 def config_to_dict(config: RunConfig) -> dict[str, Any]:
     """The configuration as plain dictionaries and lists, defaults included."""
-    plain = dataclasses.asdict(config)
-    return plain
+    return dataclasses.asdict(config)
 
 
 def config_to_yaml(config: RunConfig) -> str:
@@ -188,41 +187,50 @@ def _section_of(schema: type, name: str) -> type | None:
     return factory if isinstance(factory, type) and dataclasses.is_dataclass(factory) else None
 
 
-def _refuse_unused(given: Mapping[str, Any]) -> None:
+def _refuse_unused(given: Mapping[str, Any], schema: type = RunConfig, where: str = "") -> None:
     """A field that the section's chosen ``type`` does not use would be accepted and ignored: refuse it."""
     for name, values in given.items():
-        section = _section_of(RunConfig, name)
+        section = _section_of(schema, name)
+        if section is None:
+            continue
+        full = f"{where}{name}"
+        _refuse_unused(values, section, f"{full}.")
         types: dict[str, tuple[str, ...]] | None = getattr(section, "TYPES", None)
-        if section is None or types is None:
-            continue
-        default = section.__dataclass_fields__["type"].default
-        chosen = values.get("type", default)
-        if chosen is None:
-            chosen = "none"
-        if chosen not in types:
-            close = difflib.get_close_matches(str(chosen), list(types), n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise ConfigError(f"{name}.type is {chosen!r}; allowed: {', '.join(types)}{hint}")
-        always = set(section.__dataclass_fields__) - {field for fields in types.values() for field in fields}
-        for key in values:
-            if key not in types[chosen] and key not in always:
-                users = [kind for kind, fields in types.items() if key in fields]
-                raise ConfigError(
-                    f"{name}.{key} is given but {name}.type is {chosen!r}, which does not use it; "
-                    f"remove it, or set {name}.type to {' or '.join(users)}"
-                )
+        if types is not None:
+            _refuse_unused_fields(values, section, types, full)
 
 
-def _prune(config: RunConfig, plain: dict[str, Any]) -> dict[str, Any]:
+def _refuse_unused_fields(
+    values: Mapping[str, Any], section: type, types: Mapping[str, tuple[str, ...]], full: str
+) -> None:
+    chosen = values.get("type", section.__dataclass_fields__["type"].default)
+    chosen = "none" if chosen is None else chosen
+    if chosen not in types:
+        close = difflib.get_close_matches(str(chosen), list(types), n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"{full}.type is {chosen!r}; allowed: {', '.join(types)}{hint}")
+    governed = {field for fields in types.values() for field in fields}
+    for key in values:
+        if key in governed and key not in types[chosen]:
+            users = [kind for kind, fields in types.items() if key in fields]
+            raise ConfigError(
+                f"{full}.{key} is given but {full}.type is {chosen!r}, which does not use it; "
+                f"remove it, or set {full}.type to {' or '.join(users)}"
+            )
+
+
+def _prune(section: Any, plain: dict[str, Any]) -> dict[str, Any]:
     """Leave out what the chosen types do not use, so that a written configuration reads back."""
-    for name, values in plain.items():
-        types = getattr(type(getattr(config, name)), "TYPES", None)
-        if types is None:
+    types: dict[str, tuple[str, ...]] = getattr(type(section), "TYPES", {})
+    used = set(types.get(plain.get("type", ""), ()))
+    governed = {field for fields in types.values() for field in fields}
+    kept = {}
+    for key, value in plain.items():
+        if key in governed and key not in used:
             continue
-        used = set(types[values["type"]])
-        governed = {field for fields in types.values() for field in fields}
-        plain[name] = {key: value for key, value in values.items() if key in used or key not in governed}
-    return plain
+        nested = getattr(section, key)
+        kept[key] = _prune(nested, value) if dataclasses.is_dataclass(nested) else value
+    return kept
 
 
 def _build(given: Mapping[str, Any]) -> RunConfig:

@@ -52,27 +52,26 @@ def make_batch(
     *,
     step: int,
     max_tokens: int | None = None,
-    excluded_rounds: frozenset[int] = frozenset(),
 ) -> GroupBatch:
     """Advantages of the valid rollouts of ``groups`` and the sequences to train on.
 
     Args:
-        groups: Gated groups are passed over; failed and undecided rollouts are in no baseline.
+        groups: Gated groups are passed over; failed and undecided rollouts are in no baseline. Rollouts whose allocation
+            round is kept out of the baseline (``is_in_baseline``) are not trained on either.
         config: Objective.
         step: Birth step of the sequences.
         max_tokens: Most completion tokens of a rollout, for the soft overlong penalty.
-        excluded_rounds: Allocation rounds whose rewards chose where more rollouts went; they stay out of the baseline.
     """
     members = [(group, rollout) for group in groups if not group.was_gated for rollout in group.valid_rollouts]
     if not members:
         return GroupBatch([], {}, frozenset(), frozenset())
     rewards = [_shaped_reward(rollout, config, max_tokens) for _, rollout in members]
-    advantages = _advantages(members, rewards, config, excluded_rounds)
+    advantages = _advantages(members, rewards, config)
     informative = _informative_groups(members, rewards, config.reward_tolerance)
     sequences: list[TrainingSequence] = []
     overlong: set[int] = set()
     for (group, rollout), advantage in zip(members, advantages, strict=True):
-        if group.group_id not in informative:
+        if group.group_id not in informative or not rollout.is_in_baseline:
             continue
         if config.overlong_filter and rollout.has_cut_reply:
             overlong.add(rollout.rollout_id)
@@ -94,13 +93,9 @@ def _shaped_reward(rollout: Rollout, config: ObjectiveConfig, max_tokens: int | 
 
 
 def _advantages(
-    members: Sequence[tuple[Group, Rollout]],
-    rewards: Sequence[float],
-    config: ObjectiveConfig,
-    excluded_rounds: frozenset[int],
+    members: Sequence[tuple[Group, Rollout]], rewards: Sequence[float], config: ObjectiveConfig
 ) -> list[float]:
     chosen = config.resolved()
-    counted = [rollout.round_index not in excluded_rounds for _, rollout in members]
     result: list[float] = group_advantages(
         torch.tensor(rewards, dtype=torch.float64),
         torch.tensor([group.group_id for group, _ in members]),
@@ -109,7 +104,7 @@ def _advantages(
         eps=config.advantage_eps,
         baseline=str(chosen["baseline"]),
         tolerance=config.reward_tolerance,
-        baseline_mask=torch.tensor(counted) if excluded_rounds else None,
+        baseline_mask=torch.tensor([rollout.is_in_baseline for _, rollout in members]),
     ).tolist()
     return result
 
@@ -117,9 +112,11 @@ def _advantages(
 def _informative_groups(
     members: Sequence[tuple[Group, Rollout]], rewards: Sequence[float], tolerance: float
 ) -> set[int]:
-    """Groups of two or more valid rollouts whose rewards (shaped ones) differ."""
+    """Groups whose shaped rewards differ among the rollouts in their baseline."""
     spans: dict[int, tuple[float, float]] = {}
-    for (group, _), reward in zip(members, rewards, strict=True):
+    for (group, rollout), reward in zip(members, rewards, strict=True):
+        if not rollout.is_in_baseline:
+            continue
         low, high = spans.get(group.group_id, (reward, reward))
         spans[group.group_id] = (min(low, reward), max(high, reward))
     return {group_id for group_id, (low, high) in spans.items() if high - low > tolerance}

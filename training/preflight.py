@@ -98,15 +98,15 @@ def check_prompt_lengths(tasks: Tasks, config: RunConfig, count_tokens: Callable
     Raises:
         ConfigError: naming the task, its length and the budget.
     """
-    context = config.sampling.context_length
+    context = config.conversation.context_tokens
     for task_set in (tasks.train, tasks.heldout):
         longest = sorted(task_set, key=lambda task: len(task.prompt), reverse=True)[:NUM_LONGEST_CHECKED]
         for task in longest:
             length = count_tokens(task.prompt)
             if length + 1 > context:
                 raise ConfigError(
-                    f"task {task.id!r} has a prompt of {length} tokens and sampling.context_length is {context}: no reply "
-                    "fits; raise sampling.context_length or leave long tasks out"
+                    f"task {task.id!r} has a prompt of {length} tokens and conversation.context_tokens is {context}: no "
+                    "reply fits; raise conversation.context_tokens or leave long tasks out"
                 )
 
 

@@ -109,5 +109,7 @@ class DiagnosticsConfig:
     """Warn when the mean |log-prob difference| between engine and learner exceeds this."""
     max_parse_failure_rate: float = 0.5
     """Warn when this share of the replies held no answer that could be read."""
+    sync_check_every_steps: int = 10
+    """Compare engine and learner log-probs after the weight load of every so many steps, and of the first; 0 never."""
     repeat_after_steps: int = 10
     """A warning is repeated only after so many steps."""

@@ -26,7 +26,7 @@ def test_columns_are_found_and_the_rest_is_metadata(tmp_path: Path) -> None:
 
 
 def test_parquet_reads_like_jsonl(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow
     import pyarrow.parquet
 
     table = pyarrow.table({"prompt": ["a", "b"], "answer": ["1", "2"]})

@@ -21,7 +21,7 @@ SETUP = "run `make setup` again (details in .venv/setup.log)"
 class Check:
     """One part: what it is, how it is tried, how it is mended.
 
-    ``attempt`` returns what was seen, raises when the part fails, and raises :class:`NotInstalled` for an optional part
+    ``attempt`` returns what was seen, raises when the part fails, and raises :class:`NotInstalledError` for an optional part
     that is absent.
     """
 
@@ -31,7 +31,7 @@ class Check:
     is_optional: bool = False
 
 
-class NotInstalled(Exception):
+class NotInstalledError(Exception):
     """An optional part is absent, which is fine."""
 
 
@@ -84,7 +84,7 @@ def _main(name: str, model: str) -> None:
     check = next(check for check in _checks(model) if check.name == name)
     try:
         seen, mark = check.attempt(), "ok"
-    except NotInstalled as absent:
+    except NotInstalledError as absent:
         seen, mark = str(absent), "absent"
     except Exception as error:  # noqa: BLE001 - whatever a part raises is what the doctor reports
         seen, mark = (
@@ -122,8 +122,6 @@ def _versions() -> str:
             seen.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
             continue
-    if sys.version_info < (3, 11):
-        raise RuntimeError(f"Python {platform.python_version()} is too old; 3.11 or newer is needed")
     return ", ".join(seen)
 
 

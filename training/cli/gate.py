@@ -58,6 +58,7 @@ def fit(
     if result.best and len(result.by_type) > 1:
         console.print(fit_report.type_table(result))
     console.print(fit_report.signal_table(result, turn))
+    console.print(fit_report.LEGEND, style="dim", highlight=False)
     for line in fit_report.summary_lines(result):
         console.print(line, highlight=False)
     folder = output or (run if run.is_dir() else run.parent)
@@ -66,7 +67,7 @@ def fit(
     fit_report.write_plot(result, folder / "gate_fit.png")
     if result.best:
         (folder / "gate_fit.yaml").write_text(fit_report.config_lines(result), encoding="utf-8")
-        console.print("\n" + fit_report.config_lines(result), highlight=False, markup=False)
+        console.print("\n" + fit_report.config_lines(result), highlight=False, markup=False, soft_wrap=True)
     console.print(f"written to {folder}: {'gate_fit.yaml, ' if result.best else ''}gate_fit.csv, gate_fit.png")
 
 

@@ -1,0 +1,250 @@
+"""The loop of a run: evaluate, step by step train, save, evaluate again, and say what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from winnowrl.agents.ledger_table import ledger_table
+from winnowrl.agents.recording import write_rollouts
+from winnowrl.training.checkpoint import Checkpoint, CheckpointStore
+from winnowrl.training.components import reply_sampling
+from winnowrl.training.diagnostics import Diagnostics
+from winnowrl.training.evaluate import EvaluationReport, evaluate_policy
+from winnowrl.training.interrupts import StopRequest, graceful_interrupts
+from winnowrl.training.step import StepOutcome, TrainingStep
+from winnowrl.training.sync_check import check_sync
+from winnowrl.training.trackers import Tracker, build_trackers
+
+if TYPE_CHECKING:
+    from winnowrl.configs.schema import RunConfig
+    from winnowrl.training.components import Components
+    from winnowrl.training.console import RunConsole
+    from winnowrl.training.run_folder import RunFolder
+
+logger = logging.getLogger(__name__)
+
+
+class TrainingLoop:
+    """Runs a configuration to its end, or to the step after which somebody asked it to stop.
+
+    Args:
+        config: Configuration of the run.
+        folder: Where everything is written.
+        parts: Live parts; the loop closes them.
+        runner: Owns the event loop that engine and collector live in.
+    """
+
+    def __init__(
+        self, config: RunConfig, folder: RunFolder, parts: Components, console: RunConsole, runner: asyncio.Runner
+    ) -> None:
+        self._config, self._folder, self._parts, self._console, self._runner = config, folder, parts, console, runner
+        self._step = TrainingStep(config, parts, console, runner.run)
+        self._diagnostics = Diagnostics(config.diagnostics)
+        checkpoint = config.checkpoint
+        self._store = CheckpointStore(
+            folder.checkpoints,
+            keep_last=checkpoint.keep_last,
+            best_metric=checkpoint.best_metric,
+            best_mode=checkpoint.best_mode,
+        )
+        self._done = 0
+        self._train_s = 0.0
+        self._saved_at = -1
+        self._trackers: list[Tracker] = []
+        self._evaluation_metrics: dict[str, float] = {}
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint: every stateful part, and the engine with the learner's weights."""
+        state, parts = checkpoint.state(), self._parts
+        parts.learner.load(checkpoint.path / "learner")
+        for name, part in self._stateful().items():
+            part.load_state_dict(state[name])
+        self._done, self._train_s = state["step"], state["train_s"]
+        self._evaluation_metrics = state["evaluation_metrics"]
+        self._saved_at = self._done
+        self._step.sync(state["policy_version"])
+
+    def run(self) -> dict[str, Any]:
+        """Train until ``run.num_steps`` and return what ``summary.json`` holds."""
+        config = self._config
+        self._trackers = build_trackers(
+            config.run.trackers, self._folder.path, {"run": self._folder.name}, first_step=self._done + 1
+        )
+        reports: dict[str, EvaluationReport] = {}
+        with graceful_interrupts(self._announce_stop) as request:
+            if config.evaluation.before and self._done == 0:
+                reports["before"] = self._evaluate("before", step=0)
+            self._train(request)
+            self._save_unless_saved()
+            is_finished = self._done >= config.run.num_steps
+            if config.evaluation.after and is_finished and not request.is_set:
+                reports["after"] = self._evaluate("after", step=self._done)
+        if "before" not in reports and (earlier := EvaluationReport.read(self._folder.evaluations / "before")):
+            reports = {"before": earlier, **reports}
+        summary = self._summary(reports, is_finished=is_finished)
+        self._folder.write_json("summary.json", summary)
+        self._show_end(reports, is_finished=is_finished)
+        return summary
+
+    def close(self) -> None:
+        """Release engine, environments and learner."""
+        for tracker in self._trackers:
+            tracker.close()
+        closings: list[Callable[[], object]] = [
+            lambda: self._runner.run(self._parts.collector.close()),
+            lambda: self._runner.run(self._parts.engine.close()),
+            self._parts.learner.close,
+        ]
+        for close in closings:
+            try:
+                close()
+            except Exception:  # noqa: BLE001 - one part failing to close must not keep the others open
+                logger.warning("a part of the run did not close cleanly", exc_info=True)
+
+    def _train(self, request: StopRequest) -> None:
+        config = self._config
+        while self._done < config.run.num_steps and not request.is_set:
+            step = self._done + 1
+            began = time.perf_counter()
+            outcome = self._step.run(step)
+            outcome.metrics |= check_sync(config, self._parts, outcome, self._runner.run, step)
+            self._train_s += time.perf_counter() - began
+            self._record(step, outcome)
+            self._done = step
+            if config.evaluation.every_steps and step % config.evaluation.every_steps == 0 and step < config.run.num_steps:
+                self._evaluate(f"step_{step:06d}", step=step)
+            if config.checkpoint.every_steps and step % config.checkpoint.every_steps == 0:
+                self._save()
+
+    def _record(self, step: int, outcome: StepOutcome) -> None:
+        if self._config.run.save_rollouts:
+            write_rollouts(self._folder.rollouts, step, outcome.collected.groups)
+        row = {"step": step, "policy_version": self._parts.engine.policy_version, **outcome.metrics}
+        self._folder.append_metrics(row)
+        for tracker in self._trackers:
+            tracker.log(outcome.metrics, step)
+        self._console.step_line(step, self._config.run.num_steps, outcome.metrics)
+        if not outcome.was_updated:
+            self._console.warn(f"step {step}: no rollout to train on (no informative group); the update is skipped")
+        warnings = self._diagnostics.check(step, outcome.metrics)
+        if self._parts.audit is not None and (text := self._parts.audit.warning()):
+            warnings.append(text)
+        for text in warnings:
+            self._console.warn(f"step {step}: {text}")
+
+    def _evaluate(self, label: str, step: int) -> EvaluationReport:
+        parts, settings = self._parts, self._config.evaluation
+        tasks = parts.tasks.heldout[: settings.num_tasks]
+        with self._console.phase("evaluate", len(tasks) * settings.samples_per_task) as phase:
+            report = evaluate_policy(
+                parts.collector,
+                tasks,
+                settings,
+                sampling=reply_sampling(
+                    self._config, parts.conversations, temperature=settings.temperature, top_p=settings.top_p
+                ),
+                folder=self._folder.evaluations / label,
+                run_async=self._runner.run,
+                on_episode_over=phase.advance,
+            )
+        self._evaluation_metrics = {"eval/mean": report.mean.mean, **report.pass_at_k_metrics()}
+        for tracker in self._trackers:
+            tracker.log(self._evaluation_metrics, step)
+        self._console.say(f"held-out ({label}): {report.mean} over {report.num_tasks} tasks")
+        return report
+
+    def _stateful(self) -> dict[str, Any]:
+        parts = self._parts
+        found: dict[str, Any] = {
+            "cursor": parts.cursor,
+            "allocator": parts.allocator,
+            "selector": parts.selector,
+            "ledger": parts.ledger,
+            "diagnostics": self._diagnostics,
+        }
+        return found | ({"audit": parts.audit} if parts.audit is not None else {})
+
+    def _save_unless_saved(self) -> None:
+        if self._saved_at != self._done and self._done > 0:
+            self._save()
+
+    def _save(self) -> None:
+        """Write a checkpoint; a full disk costs this checkpoint, not the run or the earlier ones."""
+        state: dict[str, Any] = {name: part.state_dict() for name, part in self._stateful().items()}
+        state |= {
+            "step": self._done,
+            "train_s": self._train_s,
+            "policy_version": self._parts.engine.policy_version,
+            "evaluation_metrics": self._evaluation_metrics,
+        }
+        with self._console.phase("save"):
+            try:
+                self._store.save(self._done, state, self._parts.learner.save, self._evaluation_metrics)
+                self._saved_at = self._done
+            except (OSError, RuntimeError) as error:
+                # torch reports a full disk as a RuntimeError of its file writer.
+                kept = self._store.latest()
+                self._console.warn(
+                    f"the checkpoint of step {self._done} could not be written ({error}); "
+                    + (f"that of step {kept.step} stands" if kept else "there is no earlier one")
+                )
+
+    def _announce_stop(self) -> None:
+        self._console.say("stopping after this step and saving (press Ctrl-C again to stop at once)")
+
+    def _summary(self, reports: dict[str, EvaluationReport], *, is_finished: bool) -> dict[str, Any]:
+        before, after = reports.get("before"), reports.get("after")
+        return {
+            "run": self._folder.name,
+            "is_finished": is_finished,
+            "steps": self._done,
+            "heldout_before": before.mean.mean if before else None,
+            "heldout_before_interval": [before.mean.low, before.mean.high] if before else None,
+            "heldout_after": after.mean.mean if after else None,
+            "heldout_after_interval": [after.mean.low, after.mean.high] if after else None,
+            "heldout_gain_interval": list(after.gain_interval(before)) if before and after else None,
+            "heldout_tasks": (after or before).num_tasks if (after or before) else 0,  # type: ignore[union-attr]
+            "train_seconds": self._train_s,
+            "peak_rss_bytes": peak_rss_bytes(),
+            "policy_version": self._parts.engine.policy_version,
+            "gate": self._parts.audit.metrics() if self._parts.audit is not None else None,
+            "ledger": self._parts.ledger.summary(),
+        }
+
+    def _show_end(self, reports: dict[str, EvaluationReport], *, is_finished: bool) -> None:
+        console = self._console
+        console.console.print(ledger_table(self._parts.ledger))
+        rows = [
+            [f"held-out {label}", f"{report.mean.mean:.3f}", f"{report.mean.low:.3f} to {report.mean.high:.3f}",
+             str(report.num_tasks), f"{report.tokens_per_answer:.1f}"]
+            for label, report in reports.items()
+        ]  # fmt: skip
+        if {"before", "after"} <= set(reports):
+            low, high = reports["after"].gain_interval(reports["before"])
+            gain = reports["after"].mean.mean - reports["before"].mean.mean
+            rows.append(["gain", f"{gain:+.3f}", f"{low:+.3f} to {high:+.3f}", "", ""])
+        if rows:
+            percent = f"{self._config.evaluation.confidence:.0%}"
+            console.table("Held-out accuracy", ["", "mean", f"{percent} interval", "tasks", "tokens/answer"], rows)
+        console.say(f"{self._done} steps in {self._train_s:.0f} s; peak memory {peak_rss_bytes() / 2**30:.2f} GiB")
+        console.say(f"written to {self._folder.path}: metrics.jsonl, rollouts/, checkpoints/, evaluations/, summary.json")
+        if not is_finished:
+            console.say(f"go on with: winnowrl resume {self._folder.path}")
+
+
+def peak_rss_bytes() -> int:
+    """Peak resident memory of this process so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def latest_checkpoint(folder: Path) -> Checkpoint | None:
+    """The newest whole checkpoint of a run folder."""
+    return CheckpointStore(folder / "checkpoints").latest()

@@ -1,0 +1,106 @@
+"""``train``, ``resume`` and ``evaluate``: what the command line and Python call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from winnowrl.agents.collector import FailureRateError
+from winnowrl.configs.load import ConfigError, load_config
+from winnowrl.configs.schema import RunConfig
+from winnowrl.training.console import RunConsole
+from winnowrl.training.run_folder import RunFolder
+
+# What a resumed run may change: nothing that decides the steps already made.
+RESUMABLE = ("run.num_steps", "checkpoint.", "evaluation.", "diagnostics.", "run.trackers", "collector.report_every_s")
+
+
+def train(
+    config: RunConfig | str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    name: str = "run",
+    console: RunConsole | None = None,
+) -> dict[str, Any]:
+    """Run a configuration to its end.
+
+    Args:
+        config: A checked configuration, or what :func:`~winnowrl.configs.load.load_config` takes.
+        overrides: ``section.field=value``; only with a configuration that is still to be loaded.
+        name: Name of the run folder where ``run.name`` is null (a number is added).
+
+    Returns:
+        What ``summary.json`` holds.
+
+    Raises:
+        ConfigError: the user's mistake, before any model is loaded.
+    """
+    from winnowrl.training.components import lay_foundations
+
+    loaded = config if isinstance(config, RunConfig) else load_config(config, overrides)
+    if isinstance(config, str | Path):
+        name = Path(config).stem
+    console = console or RunConsole()
+    with console.phase("checking"):
+        foundations = lay_foundations(loaded)
+    folder = RunFolder.create(loaded, name)
+    return _run(loaded, folder, foundations, console, is_resumed=False)
+
+
+def resume(run: str | Path, overrides: Sequence[str] = (), *, console: RunConsole | None = None) -> dict[str, Any]:
+    """Go on with a run from its last checkpoint, or from the start when it has none.
+
+    Raises:
+        ConfigError: no run folder, or an override of what decides the steps already made.
+    """
+    from winnowrl.training.components import lay_foundations
+
+    folder = RunFolder.open(run)
+    for override in overrides:
+        if not override.startswith(RESUMABLE):
+            raise ConfigError(
+                f"override {override!r} would change the steps already made; a resumed run may change: {', '.join(RESUMABLE)}"
+            )
+    config = load_config(folder.path / "config.yaml", overrides)
+    if overrides:
+        from winnowrl.configs.load import config_to_yaml
+
+        folder.write_text("config.yaml", config_to_yaml(config))
+    console = console or RunConsole()
+    with console.phase("checking"):
+        foundations = lay_foundations(config)
+    return _run(config, folder, foundations, console, is_resumed=True)
+
+
+def _run(
+    config: RunConfig, folder: RunFolder, foundations: Any, console: RunConsole, *, is_resumed: bool
+) -> dict[str, Any]:
+    from winnowrl.training.components import build_components
+    from winnowrl.training.loop import TrainingLoop, latest_checkpoint
+
+    checkpoint = latest_checkpoint(folder.path) if is_resumed else None
+    if checkpoint is not None and checkpoint.step >= config.run.num_steps and (folder.path / "summary.json").exists():
+        console.say(f"{folder.path} is finished at step {checkpoint.step}; raise run.num_steps to go on")
+    console.say(f"run {folder.path}: {config.environment.id}, {config.model.path}, {config.run.num_steps} steps")
+    with asyncio.Runner() as runner:
+        with console.phase("loading"):
+            # Engines belong to the loop that made them.
+            parts = runner.run(_build(build_components, config, foundations))
+        loop = TrainingLoop(config, folder, parts, console, runner)
+        try:
+            if is_resumed:
+                folder.forget_after(checkpoint.step if checkpoint else 0)
+            if checkpoint is not None:
+                console.say(f"resuming after step {checkpoint.step}")
+                loop.restore(checkpoint)
+            return loop.run()
+        except FailureRateError as error:
+            raise ConfigError(str(error)) from None
+        finally:
+            loop.close()
+
+
+async def _build(build: Any, config: RunConfig, foundations: Any) -> Any:
+    return build(config, foundations)

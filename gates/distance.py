@@ -51,10 +51,13 @@ def group_distance(action_prefixes: Sequence[Sequence[str]], turn: int, *, paddi
         return 0.0
     prefixes = list(counts)
     multiplicity = np.fromiter(counts.values(), dtype=np.float64, count=len(prefixes))
-    scaled = cdist(prefixes, prefixes, scorer=Levenshtein.distance, dtype=np.uint32) / _scale(prefixes, turn, padding)
-    # The diagonal is zero, so equal members add nothing and both orders of a pair are counted: divide by G(G-1).
-    size = len(action_prefixes)
-    return float(multiplicity @ scaled @ multiplicity) / (size * (size - 1))
+    edits = cdist(prefixes, prefixes, scorer=Levenshtein.distance, dtype=np.uint32).astype(np.float64)
+    # The diagonal is zero, so equal members add nothing, and both orders of a pair are counted: divide by G(G-1).
+    num_pairs = len(action_prefixes) * (len(action_prefixes) - 1)
+    if padding == "end":
+        # Whole numbers until the one division: groups at the same distance come out equal to the last bit.
+        return float(multiplicity @ edits @ multiplicity) / (num_pairs * turn)
+    return float(multiplicity @ (edits / _longer(prefixes)) @ multiplicity) / num_pairs
 
 
 def termination_fraction(action_prefixes: Sequence[Sequence[str]], turn: int) -> float:
@@ -89,10 +92,8 @@ def _encode(action_prefixes: Iterable[Sequence[str]], turn: int, *, pad: bool) -
     return [prefix.ljust(turn, _END) for prefix in prefixes] if pad else prefixes
 
 
-def _scale(prefixes: list[str], turn: int, padding: str) -> npt.NDArray[np.float64]:
-    """What each pair is divided by, broadcastable to [M, M]."""
-    if padding == "end":
-        return np.array(turn, dtype=np.float64)
+def _longer(prefixes: list[str]) -> npt.NDArray[np.float64]:
+    """[M, M] length of the longer of two prefixes, at least 1."""
     lengths = np.fromiter(map(len, prefixes), dtype=np.float64, count=len(prefixes))
     longer: npt.NDArray[np.float64] = np.maximum(np.maximum.outer(lengths, lengths), 1.0)
     return longer

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from winnowrl.gates.fit_run import GateFit
     from winnowrl.gates.fitting import RuleScore
 
-_SCORE_COLUMNS = ("stopped", "right", "wrong", "precision", "recall", "tokens saved", "without wrong", "advantage kept")
+_SCORE_COLUMNS = ("stops", "right", "wrong", "prec.", "recall", "saved", "safe", "L2 kept")
+_MOST_ROWS = 20
+LEGEND = (
+    "right: stopped groups of equal rewards. saved: share of all sampled tokens not sampled; safe: of right stops alone. "
+    "L2 kept: norm of all advantages that is left."
+)
 
 
 def size_warning(fit: GateFit) -> str:
@@ -50,7 +55,7 @@ def summary_lines(fit: GateFit) -> list[str]:
 
 def sweep_table(fit: GateFit) -> Table:
     """The best threshold of each turn at the precision floor."""
-    table = _table(f"Best threshold per turn, precision {fit.precision_floor:g} or more", ("turn", "threshold"))
+    table = _table(f"Best threshold per turn, precision {fit.precision_floor:g} or more", ("turn", "d below"))
     for turn, row in best_per_turn(fit.rows, fit.precision_floor).items():
         cells = [f"{row.threshold:g}", *_score_cells(row.score)] if row else ["none"] + [""] * len(_SCORE_COLUMNS)
         style = "bold" if row is not None and row == fit.best else ""
@@ -59,11 +64,13 @@ def sweep_table(fit: GateFit) -> Table:
 
 
 def threshold_table(fit: GateFit, turn: int) -> Table:
-    """All thresholds at one turn."""
-    table = _table(f"Thresholds at turn {turn}", ("threshold",))
-    for row in fit.rows:
-        if row.turn == turn:
-            table.add_row(f"{row.threshold:g}", *_score_cells(row.score), style="bold" if row == fit.best else "")
+    """Thresholds at one turn, thinned to about 20; the chosen one is always among them."""
+    rows = [row for row in fit.rows if row.turn == turn]
+    stride = -(-len(rows) // _MOST_ROWS)
+    shown = [row for number, row in enumerate(rows) if number % stride == 0 or row == fit.best]
+    table = _table(f"Thresholds at turn {turn} ({len(shown)} of {len(rows)})", ("d below",))
+    for row in shown:
+        table.add_row(f"{row.threshold:g}", *_score_cells(row.score), style="bold" if row == fit.best else "")
     return table
 
 
@@ -91,7 +98,7 @@ def config_lines(fit: GateFit) -> str:
     if fit.best is None:
         return ""
     return (
-        f"# {size_warning(fit)}\n"
+        f"# Fitted on groups of {fit.group_size}; thresholds do not carry over to another rollouts_per_task.\n"
         "gate:\n"
         "  type: prefix_edit_distance\n"
         f"  turn: {fit.best.turn}\n"
@@ -162,11 +169,13 @@ def _cross_validation_line(fit: GateFit) -> str:
 
 
 def _table(title: str, first: tuple[str, ...], columns: tuple[str, ...] = _SCORE_COLUMNS) -> Table:
+    from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name in (*first, *columns):
-        table.add_column(name, justify="left" if name in ("task type", "signal") else "right")
+        is_text = name in ("task type", "signal")
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text)
     return table
 
 
@@ -177,7 +186,7 @@ def _score_cells(score: RuleScore) -> list[str]:
         f"{score.fp:.4g}",
         f"{score.precision:.3f}",
         f"{score.recall:.3f}",
-        f"{score.saved:.2%}",
-        f"{score.saved_safe:.2%}",
+        f"{score.saved:.1%}",
+        f"{score.saved_safe:.1%}",
         f"{score.advantage_kept:.3f}",
     ]

@@ -66,7 +66,8 @@ class TurnTable:
 class RuleScore:
     """Weighted counts of groups and tokens under a rule; scores of disjoint groups add up.
 
-    ``tokens_saved`` counts all stopped groups, ``tokens_saved_safe`` the true positives alone.
+    ``tokens_saved`` counts all stopped groups, ``tokens_saved_safe`` the true positives alone; ``squared_weights`` is
+    summed over stopped groups.
     """
 
     tp: float = 0.0
@@ -76,6 +77,7 @@ class RuleScore:
     tokens_saved: float = 0.0
     tokens_saved_safe: float = 0.0
     tokens_total: float = 0.0
+    squared_weights: float = 0.0
 
     @property
     def precision(self) -> float:
@@ -104,8 +106,10 @@ class RuleScore:
 
     @property
     def precision_interval(self) -> tuple[float, float]:
-        """95 % Wilson interval of the precision."""
-        return wilson_interval(self.tp, self.tp + self.fp)
+        """95 % Wilson interval of the precision; weighted groups count as (sum w)^2 / sum w^2 observations."""
+        stopped = self.tp + self.fp
+        trials = stopped**2 / self.squared_weights if stopped else 0.0
+        return wilson_interval(self.precision * trials, trials)
 
     @property
     def advantage_kept(self) -> float:
@@ -164,6 +168,7 @@ def score_rule(table: TurnTable, rule: Rule) -> RuleScore:
         tokens_saved=float(saved[stopped].sum()),
         tokens_saved_safe=float(saved[hits].sum()),
         tokens_total=float((table.weight * table.tokens_total).sum()),
+        squared_weights=float((table.weight[stopped] ** 2).sum()),
     )
 
 
@@ -177,7 +182,7 @@ def candidate_thresholds(distances: FloatArray, *, limit: int = 64) -> list[floa
 
     Each lies between two neighbouring distances and has as few decimals as fit there.
     """
-    values = np.unique(distances)
+    values = np.unique(np.round(distances, 12))
     if len(values) > limit:
         values = values[np.unique(np.linspace(0, len(values) - 1, limit).round().astype(int))]
     above = np.append(values[1:], min(1.0, values[-1] + 0.05))
@@ -263,10 +268,10 @@ def assign_folds(task_ids: npt.NDArray[np.str_], *, folds: int, seed: int) -> np
 
 
 def _shortest_between(low: float, high: float) -> float:
-    """A number in (low, high] with as few decimals as possible."""
+    """A number strictly between the two with as few decimals as possible, two at least."""
     middle = (low + high) / 2.0
     for digits in range(2, 15):
         rounded = round(middle, digits)
-        if low < rounded <= high:
+        if low < rounded < high:
             return rounded
-    return high
+    return middle

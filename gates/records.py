@@ -22,6 +22,17 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+_OPTIONAL = (
+    "task_type",
+    "stop_reason",
+    "was_gated",
+    "is_audit",
+    "error",
+    "verdict",
+    "round_index",
+    "tokens_per_turn",
+    "num_completion_tokens",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +134,7 @@ def _parse(line: str, place: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
         return {
-            **row,
+            **{name: row.get(name) for name in _OPTIONAL},
             "step": int(row["step"]),
             "group_id": int(row["group_id"]),
             "index": int(row["index"]),
@@ -135,7 +146,7 @@ def _parse(line: str, place: str) -> dict[str, Any]:
         raise ValueError(
             f"{place} has no field {error}; needed: step, group_id, task_id, index, actions, reward"
         ) from error
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{place} is not a rollout record: {error}") from error
 
 

@@ -121,3 +121,33 @@ def test_a_line_that_is_no_rollout_is_named(tmp_path):
     (tmp_path / "rollouts" / "step_000001.jsonl").write_text("[1, 2]\n", encoding="utf-8")
     with pytest.raises(ValueError, match="line 1 is not a rollout record"):
         read_groups(tmp_path)
+
+
+def test_what_a_run_records_is_read(tmp_path):
+    from winnowrl.agents.recording import write_rollouts
+    from winnowrl.agents.rollout import Group, Rollout, TokenSequence, Turn
+    from winnowrl.envs.tasks import Task
+
+    def member(index, actions, stop_reason="env_done", **fields):
+        tokens = TokenSequence(list(range(10)), [True] * 10, [-0.5] * 10)
+        turns = [Turn(start=3 * n, end=3 * n + 2, text=action, action=action) for n, action in enumerate(actions)]
+        return Rollout(
+            "t1", 5, index, seed=1, policy_version=0, task_type="pick", sequences=[tokens], turns=turns,
+            stop_reason=stop_reason, **fields,
+        )  # fmt: skip
+
+    task = Task("t1", "prompt")
+    open_group = Group(5, task, 0, [member(0, "abc", reward=1.0), member(1, "ab")], gate_stop=True, is_audit=True)
+    stopped = Group(6, task, 0, [member(0, "ab", "gate"), member(1, "ab", "gate")], gate_stop=True, was_gated=True)
+    for rollout in stopped.rollouts:
+        rollout.group_id = 6
+    write_rollouts(tmp_path / "rollouts", 3, [open_group, stopped])
+    audited, gated = read_groups(tmp_path)
+    assert (audited.step, audited.group_id, audited.task_id, audited.task_type) == (3, 5, "t1", "pick")
+    assert audited.actions == (("a", "b", "c"), ("a", "b"))
+    assert audited.tokens_per_turn == ((2.0, 2.0, 2.0), (2.0, 2.0))
+    assert audited.rewards == (1.0, 0.0)
+    assert audited.is_audit
+    assert audited.is_usable
+    assert gated.was_gated
+    assert not gated.is_usable

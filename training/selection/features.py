@@ -47,7 +47,7 @@ def rollout_features(candidates: Sequence[Candidate], step: int, max_tokens: int
 
 def l2_normalize(features: Tensor) -> Tensor:
     """Each row of [C, 10] brought to length 1; a row of zeros stays."""
-    return features / features.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+    return features / features.square().sum(-1, keepdim=True).sqrt().clamp(min=1e-12)
 
 
 class HistoryScaler:

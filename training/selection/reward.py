@@ -6,6 +6,7 @@ Source: Contextual Rollout Bandits (arXiv 2602.08499), eqs. 5, 7, 10, 11.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 EMA_MODES = ("center_scale_gain", "scale_all", "center_only", "none")
@@ -69,7 +70,7 @@ class RewardNormalizer:
         centered = gain - self.mean
         if self._mode == "center_only":
             return centered - entropy_cost
-        deviation = max(self.variance, VARIANCE_FLOOR) ** 0.5
+        deviation = math.sqrt(max(self.variance, VARIANCE_FLOOR))
         if self._mode == "scale_all":
             return (centered - entropy_cost) / deviation
         return centered / deviation - entropy_cost

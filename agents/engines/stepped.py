@@ -78,7 +78,9 @@ class SteppedEngine:
         load_timeout_s: Longest wait for ``build``.
     """
 
-    def __init__(self, build: Callable[[], Stepper], *, timeout_s: float = 600.0, load_timeout_s: float = 1800.0) -> None:
+    def __init__(
+        self, build: Callable[[], Stepper], *, timeout_s: float = 600.0, load_timeout_s: float = 1800.0
+    ) -> None:
         self.policy_version = 0
         self._timeout_s = timeout_s
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="winnowrl-engine")

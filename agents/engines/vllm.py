@@ -21,7 +21,9 @@ FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "
 class VllmEngine(SteppedEngine):
     """vLLM with continuous batching and prefix caching; keyword arguments as in :func:`start_vllm`."""
 
-    def __init__(self, model_path: str | Path, *, max_context_tokens: int, timeout_s: float = 600.0, **options: Any) -> None:
+    def __init__(
+        self, model_path: str | Path, *, max_context_tokens: int, timeout_s: float = 600.0, **options: Any
+    ) -> None:
         super().__init__(
             lambda: VllmStepper(start_vllm(model_path, max_context_tokens=max_context_tokens, **options)),
             timeout_s=timeout_s,

@@ -40,7 +40,7 @@ class EngineConfig:
     is_deterministic: bool = False
     """Bit-exact: a request's result depends on nothing but itself, its seed and the weights. One at a time, so slow."""
     script: str = ""
-    """``module:function`` called with (prompt_ids, seed, call number of the seed), returning text or ids."""
+    """``module:function`` called with (prompt_ids, seed), returning text or ids."""
     latency_s: float = 0.0
     """Seconds each scripted reply takes."""
     base_url: str = "http://127.0.0.1:8000/v1"

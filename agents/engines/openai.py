@@ -1,0 +1,152 @@
+"""Any OpenAI-compatible server, for evaluation: text in, text out, so its tokens are only an approximation."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from winnowrl.agents.engines.base import Completion, FinishReason, Sampling
+from winnowrl.agents.errors import DeadlineExceeded, EngineFailure
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from winnowrl.agents.text_codec import TextCodec
+
+ATTEMPTS = 3
+EVALUATION_ONLY = (
+    "the openai engine is for evaluation only: a server returns text, not the tokens it sampled, and its weights cannot "
+    "be updated; use engine.type=vllm or transformers to train"
+)
+
+
+class OpenAIEngine:
+    """Sends prompts to ``/completions`` and encodes the text that comes back; log-probabilities are NaN.
+
+    Args:
+        base_url: Address ending in the version, e.g. ``http://127.0.0.1:8000/v1``.
+        codec: Of a tokenizer like the server's; it decodes the prompt and counts the reply.
+        model: Name on the server; empty takes the first it lists.
+        api_key_env: Environment variable that holds the key; unset sends none.
+        end_token_id: Closes a reply that the server ended.
+        max_concurrent_requests: Requests in flight; more wait.
+        timeout_s: Longest wait for one reply.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        codec: TextCodec,
+        *,
+        model: str = "",
+        api_key_env: str = "OPENAI_API_KEY",
+        end_token_id: int | None = None,
+        max_concurrent_requests: int = 32,
+        timeout_s: float = 600.0,
+    ) -> None:
+        if not base_url.startswith(("http://", "https://")):
+            raise ValueError(f"engine.base_url is {base_url!r}; allowed: an address starting with http:// or https://")
+        self.policy_version = 0
+        self._base_url = base_url.rstrip("/")
+        self._codec = codec
+        self._model = model
+        self._key = os.environ.get(api_key_env, "")
+        self._end_token_id = end_token_id
+        self._timeout_s = timeout_s
+        self._threads = ThreadPoolExecutor(max_concurrent_requests, thread_name_prefix="winnowrl-openai")
+        self._is_closed = False
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+        body = {
+            "prompt": self._codec.decode(prompt_ids),
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": seed % (1 << 31),
+            **({"stop": list(sampling.stop)} if sampling.stop else {}),
+            **({"top_k": sampling.top_k} if sampling.top_k else {}),
+        }
+        answer = await self._in_thread(lambda: self._complete(body))
+        try:
+            choice = answer["choices"][0]
+            text, reason = str(choice["text"]), choice.get("finish_reason")
+        except (KeyError, IndexError, TypeError) as error:
+            raise EngineFailure(f"{self._base_url} answered without a completion: {str(answer)[:200]}") from error
+        return self._to_completion(text, reason, choice.get("stop_reason"), sampling)
+
+    def _to_completion(self, text: str, reason: str | None, stop_reason: object, sampling: Sampling) -> Completion:
+        # Servers leave the stop string out, and not all say which one it was.
+        if isinstance(stop_reason, str) and stop_reason in sampling.stop and not text.endswith(stop_reason):
+            text += stop_reason
+        elif (
+            reason == "stop" and len(sampling.stop) == 1 and stop_reason is None and not text.endswith(sampling.stop[0])
+        ):
+            text += sampling.stop[0]
+        ids = self._codec.encode_text(text)
+        is_ended = reason == "stop" and not (sampling.stop and text.endswith(sampling.stop))
+        if is_ended and self._end_token_id is not None:
+            ids = [*ids, self._end_token_id]
+        finish: FinishReason = "stop" if reason == "stop" else "length"
+        return Completion(ids, [math.nan] * len(ids), finish, self.policy_version)
+
+    async def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        raise ValueError(EVALUATION_ONLY)
+
+    async def score(self, token_ids: Sequence[int]) -> list[float]:
+        raise ValueError(EVALUATION_ONLY)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _in_thread(self, call: Any) -> Any:
+        if self._is_closed:
+            raise EngineFailure(f"the engine at {self._base_url} is closed")
+        # The socket has the same limit; this one covers the queue and the repeats as well.
+        limit = ATTEMPTS * self._timeout_s
+        try:
+            async with asyncio.timeout(limit):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        except TimeoutError:
+            raise DeadlineExceeded(f"{self._base_url} gave no reply within {limit:g} s") from None
+
+    def _complete(self, body: dict[str, Any]) -> Any:
+        if not self._model:
+            listed = self._request("/models", None)
+            try:
+                self._model = str(listed["data"][0]["id"])
+            except (KeyError, IndexError, TypeError) as error:
+                raise EngineFailure(f"{self._base_url} lists no model; name one with engine.model") from error
+        return self._request("/completions", {"model": self._model, **body})
+
+    def _request(self, path: str, body: dict[str, Any] | None) -> Any:
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
+        data = None if body is None else json.dumps(body).encode()
+        for attempt in range(1, ATTEMPTS + 1):
+            request = urllib.request.Request(f"{self._base_url}{path}", data=data, headers=headers)
+            try:
+                with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
+                    return json.load(response)
+            except urllib.error.HTTPError as error:
+                detail = error.read(500).decode(errors="replace")
+                if error.code not in (429, 500, 502, 503, 504) or attempt == ATTEMPTS:
+                    raise EngineFailure(f"{self._base_url}{path} answered {error.code}: {detail}") from error
+            except (OSError, ValueError) as error:
+                if attempt == ATTEMPTS:
+                    raise EngineFailure(f"{self._base_url}{path} cannot be reached: {error}") from error
+            pause(attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+
+def pause(attempt: int) -> None:
+    """Wait before the next attempt: 0.5 s, then 1 s. Runs in a worker thread."""
+    import time
+
+    time.sleep(0.5 * attempt)

@@ -72,6 +72,8 @@ class Collector:
         policy_version: int,
         features: Any = None,
         next_task: TaskSource | None = None,
+        first_group: int = 0,
+        on_episode_over: Callable[[], object] | None = None,
     ) -> StepRollouts:
         """The groups of one step: the allocator's rounds, all written by one policy version.
 
@@ -81,6 +83,8 @@ class Collector:
             policy_version: Version the engine carries; a reply written by another one is a failure.
             features: [len(tasks), D] for an allocator that predicts from them.
             next_task: Called for a fresh task that takes the rollouts of a stopped group; None leaves them unspent.
+            first_group: Groups that earlier collections of the same step made (a refill goes on behind them).
+            on_episode_over: Called once for each episode that has ended, for progress.
 
         Raises:
             ValueError: no tasks, or the engine carries another version.
@@ -100,7 +104,16 @@ class Collector:
                 "next_task respends the rollouts of stopped groups, which needs first rounds of equal size; this allocator "
                 f"laid out {min(first_round)} to {max(first_round)}: set gate.respend to false"
             )
-        run = self._new_run(step, policy_version, self.sampling, gate=self.gate, audit=self.audit, next_task=next_task)
+        run = self._new_run(
+            step,
+            policy_version,
+            self.sampling,
+            gate=self.gate,
+            audit=self.audit,
+            next_task=next_task,
+            first_group=first_group,
+            on_episode_over=on_episode_over,
+        )
         result = await run.collect(tasks, first_round, allocator.next_round)
         groups = result.groups[: len(tasks)]
         for group, mask in zip(groups, allocator.baseline_masks(), strict=True):
@@ -117,13 +130,16 @@ class Collector:
         samples_per_task: int = 1,
         sampling: Sampling | None = None,
         label: str = "evaluation",
+        on_episode_over: Callable[[], object] | None = None,
     ) -> StepRollouts:
         """``samples_per_task`` rollouts of each task, all in flight together, under the engine's present weights.
 
         The same episodes as in training, without gate, allocator or audit. Seeds are derived from (run seed, ``label``,
         task, sample), so two evaluations of one policy agree, and none shares its seeds with a training step.
         """
-        run = self._new_run(0, self.engine.policy_version, sampling or self.sampling, label=label)
+        run = self._new_run(
+            0, self.engine.policy_version, sampling or self.sampling, label=label, on_episode_over=on_episode_over
+        )
         return await run.collect(tasks, [samples_per_task] * len(tasks), lambda rewards, stopped: None)
 
     def _new_run(

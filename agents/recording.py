@@ -43,6 +43,7 @@ _SAME_NAME = (
     "reward",
     "reward_parts",
     "verdict",
+    "verdict_reason",
     "success",
     "terminated",
     "truncated",

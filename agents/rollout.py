@@ -74,7 +74,8 @@ class Rollout:
         terminated: The environment reached an end of its own. truncated: it was cut (turn or token limit); never both.
         stop_reason: What ended it. ``env_done``: the environment said so; ``turn_limit``: its step limit cut it;
             ``token_limit``: no room for another reply; ``gate``: its group was stopped; ``error``: see ``error``.
-        verdict: Status of the environment's last verdict (correct, wrong, undecided), None if it gave none.
+        verdict: Status of the environment's last verdict (correct, wrong, undecided), None if it gave none;
+            verdict_reason: its short clause.
         info: The environment's last ``info``, less what stands in fields of its own.
         num_prefill_tokens: Prompt tokens sent, over all turns; num_cached_tokens: those of them not computed again.
         generate_s, env_s, total_s: Seconds waiting for the engine, for the environment, and of the whole episode.
@@ -95,6 +96,7 @@ class Rollout:
     reward: float = 0.0
     reward_parts: dict[str, float] = field(default_factory=dict)
     verdict: str | None = None
+    verdict_reason: str = ""
     success: bool | None = None
     terminated: bool = False
     truncated: bool = False

@@ -117,6 +117,11 @@ class Episode:
         while True:
             budget = conversation.reply_budget()
             if budget <= 0:
+                if not turns:
+                    raise EnvironmentFailure(
+                        "the first prompt leaves no room for a reply; raise conversation.context_tokens, or leave out "
+                        "tasks with longer prompts"
+                    )
                 rollout.truncated = True
                 return "token_limit"
             prompt_ids = conversation.prompt_ids
@@ -201,7 +206,7 @@ class Episode:
         for name, value in info.get("reward_parts", {}).items():
             rollout.reward_parts[name] = rollout.reward_parts.get(name, 0.0) + float(value)
         if (verdict := info.get("verdict")) is not None:
-            rollout.verdict = verdict.status
+            rollout.verdict, rollout.verdict_reason = verdict.status, verdict.reason
         if (success := info.get("success")) is not None:
             rollout.success = bool(success)
         if (loss_text_end := info.get("loss_text_end")) is not None:

@@ -40,6 +40,8 @@ class StepRun:
         gate: None stops no group.
         audit: Says which groups that the gate stops run on all the same; None for none.
         next_task: Where a stopped group's budget goes: called for a fresh task; None respends nothing.
+        first_group: Groups of the same step that earlier collections made; ids and seeds go on behind them.
+        on_episode_over: Called once for each episode that has ended, for progress.
     """
 
     def __init__(
@@ -54,7 +56,10 @@ class StepRun:
         gate: GateRule | None = None,
         audit: AuditDraw | None = None,
         next_task: TaskSource | None = None,
+        first_group: int = 0,
+        on_episode_over: Callable[[], object] | None = None,
     ) -> None:
+        self._first_group, self._on_episode_over = first_group, on_episode_over
         self._settings, self._step, self._policy_version = settings, step, policy_version
         self._seed_parts, self._deadlines, self._failure_rate_limit = seed_parts, deadlines, failure_rate_limit
         self._gate, self._audit, self._next_task = gate, audit, next_task
@@ -106,11 +111,12 @@ class StepRun:
         return rounds
 
     def _make_group(self, task: Task, number: int) -> GroupRun:
+        number += self._first_group
         assert number < MAX_GROUPS, f"a step has more than {MAX_GROUPS} groups"
-        # A task that stands twice in a step gets other seeds the second time.
+        # A task that stands twice in a step gets other seeds the second time; so does one drawn in a refill.
         occurrence = self._occurrences[task.id]
         self._occurrences[task.id] += 1
-        key = f"{task.id}#{occurrence}" if occurrence else task.id
+        key = f"{task.id}#{self._first_group + occurrence}" if self._first_group + occurrence else task.id
         return GroupRun(
             self._settings,
             task,
@@ -153,6 +159,8 @@ class StepRun:
 
     def _on_over(self, episode: Episode) -> None:
         self._live.remove(episode)
+        if self._on_episode_over is not None:
+            self._on_episode_over()
         self._num_live_in_round -= not episode.group.record.is_replacement
         if self._num_live_in_round == 0 or not self._live:
             self._changed.set()

@@ -98,7 +98,10 @@ def find_recordings(path: Path) -> list[Path]:
     folder = path / "rollouts" if (path / "rollouts").is_dir() else path
     files = sorted(file for file in folder.glob("*") if file.name.endswith(SUFFIXES)) if folder.is_dir() else []
     if not files:
-        raise ValueError(f"{path} has no recorded rollouts; give a run folder holding rollouts/*{'|'.join(SUFFIXES)}")
+        raise ValueError(
+            f"{path} has no recorded rollouts ({', '.join(SUFFIXES)}); "
+            "give a run folder that has them: they are recorded with run.save_rollouts"
+        )
     return files
 
 

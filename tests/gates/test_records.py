@@ -108,7 +108,7 @@ def test_tokens_fall_back_to_equal_parts_and_to_turns(tmp_path):
 
 
 def test_a_folder_without_recordings_is_named(tmp_path):
-    with pytest.raises(ValueError, match="has no recorded rollouts .* give a run folder"):
+    with pytest.raises(ValueError, match=r"has no recorded rollouts .* give a run folder"):
         read_groups(tmp_path)
     with pytest.raises(ValueError, match="nowhere has no recorded rollouts"):
         read_groups(tmp_path / "nowhere")

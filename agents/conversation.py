@@ -236,7 +236,7 @@ def build_template(
 
 def _require_chatml_tokens(codec: TextCodec) -> None:
     for token in ("<|im_start|>", "<|im_end|>"):
-        if len(codec.encode_markup(token)) != 1:
+        if not codec.is_added_token(token):
             raise ValueError(
                 f"conversation.template is 'chatml', but this model's tokenizer has no token {token}; "
                 "allowed: plain, or tokenizer for the template it carries"

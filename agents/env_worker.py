@@ -41,15 +41,20 @@ def read_frame(stream: BinaryIO) -> Any:
 
 
 class Host:
-    """The environments of this process, by slot number."""
+    """The environments of this process, by slot number.
+
+    One is made at once, so that importing what it needs is not charged to the first episode.
+    """
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
+        self._spare = make()
         self._environments: dict[int, Any] = {}
 
     def reset(self, slot: int, seed: int, task: Any) -> Any:
         if slot not in self._environments:
-            self._environments[slot] = self._make()
+            spare, self._spare = self._spare, None
+            self._environments[slot] = spare if spare is not None else self._make()
         return self._environments[slot].reset(seed=seed, options={"task": task})
 
     def step(self, slot: int, action: str) -> Any:
@@ -107,9 +112,14 @@ def _die_with_parent(lifeline: int) -> None:
 def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     threading.Thread(target=_die_with_parent, args=(int(sys.argv[2]),), daemon=True).start()
-    # What an environment leaves running (threads that do not end) must not keep the process.
+    code = 1
     try:
         serve(connection)
+        code = 0
+    except BaseException:  # noqa: BLE001 - the parent reads the last words of a worker that dies
+        traceback.print_exc()
     finally:
+        sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        # What an environment leaves running (threads that do not end) must not keep the process.
+        os._exit(code)

@@ -33,6 +33,10 @@ _BOOTSTRAP = (
 )
 
 
+class WorkerLost(EnvironmentFailure):
+    """The worker is gone, and it was not this episode's request that ended it."""
+
+
 @dataclass(slots=True)
 class _Request:
     operation: str
@@ -47,7 +51,7 @@ class EnvWorker(asyncio.Protocol):
     A request's deadline runs from the moment it is sent: waiting behind another member's step costs an episode nothing.
     """
 
-    def __init__(self, setup: dict[str, Any], on_lost: Callable[[EnvWorker, RolloutError], None]) -> None:
+    def __init__(self, setup: dict[str, Any], on_lost: Callable[[EnvWorker], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_lost = on_lost
         self._queue: deque[_Request] = deque()
@@ -56,7 +60,7 @@ class EnvWorker(asyncio.Protocol):
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self._is_closing = False
-        self.loss: RolloutError | None = None
+        self.loss: WorkerLost | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.ready.add_done_callback(_retrieve)
         self.free_slots: list[int] = []
@@ -117,7 +121,8 @@ class EnvWorker(asyncio.Protocol):
         """Queue a request; the future holds its result, or the ``RolloutError`` that befell it."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         if self.loss is not None:
-            answer.set_exception(self.loss)
+            # A fresh one: raising it for several episodes would chain their tracebacks.
+            answer.set_exception(WorkerLost(str(self.loss)))
         else:
             self._queue.append(_Request(operation, arguments, answer, deadline_s))
             self._send_next()
@@ -161,7 +166,7 @@ class EnvWorker(asyncio.Protocol):
             return
         if error is None:
             error = EnvironmentFailure(self._describe_death())
-        others = EnvironmentFailure(f"its environment worker is gone: {error}")
+        others = WorkerLost(f"its environment worker is gone: {error}")
         self.loss = others
         self._release()
         kill_tree(self.process)
@@ -172,8 +177,8 @@ class EnvWorker(asyncio.Protocol):
             self._current.answer.set_exception(error)
         for request in waiting:
             if not request.answer.done():
-                request.answer.set_exception(others)
-        self._on_lost(self, others)
+                request.answer.set_exception(WorkerLost(str(others)))
+        self._on_lost(self)
 
     def _describe_death(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -206,7 +211,7 @@ class EnvWorker(asyncio.Protocol):
             return
         self._is_closing = True
         if self.loss is None:
-            self.loss = EnvironmentFailure("the environment workers are closed")
+            self.loss = WorkerLost("the environment workers are closed")
             if self._transport is not None and self._current is None:
                 self._transport.write(write_frame(None))
                 await _wait_for_exit(self.process, CLOSE_DEADLINE_S)

@@ -5,47 +5,101 @@ from __future__ import annotations
 import asyncio
 import importlib
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium
 
 from winnowrl.agents.errors import EnvironmentFailure, RolloutError
-from winnowrl.agents.worker_link import EnvWorker
+from winnowrl.agents.worker_link import EnvWorker, WorkerLost
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
 
 MAX_FAILED_STARTS = 3
+# Times an episode may lose its worker to others before it is given up.
+MAX_LOSSES = 32
 
 
 class ProcessLease:
-    """One episode's hold on an environment instance in a worker."""
+    """One episode's hold on an environment instance in a worker.
+
+    When the worker is lost through no fault of this instance (another's step hung or crashed it), the instance is built
+    again in another worker: reset with the same task and seed, then its actions once more. What it answers is compared
+    with what it had answered; an environment that answers differently cannot be restored, and the episode has failed.
+    """
 
     is_inline = False
 
-    def __init__(self, pool: WorkerPool, worker: EnvWorker, slot: int, key: object) -> None:
-        self._pool, self.worker, self._slot, self.key = pool, worker, slot, key
-        self.on_lost: Callable[[RolloutError], None] | None = None
+    def __init__(self, pool: WorkerPool, key: object) -> None:
+        self._pool, self.key = pool, key
+        self.worker: EnvWorker
+        self.slot = -1
+        self._start: tuple[int, Any] | None = None
+        self._past: list[tuple[str, tuple[Any, ...]]] = []
+        self._first: str | None = None
+        self._num_losses = 0
 
     async def reset(self, seed: int, task: Any) -> Any:
-        return await self.worker.request("reset", self._slot, seed, task, deadline_s=self._pool.deadline_s)
+        self._start, self._past = (seed, task), []
+        while True:
+            try:
+                result = await self._request("reset", seed, task)
+                break
+            except WorkerLost as loss:
+                await self._place_anew(loss)
+        self._first = result[0]
+        return result
 
     async def step(self, action: str) -> Any:
-        return await self.worker.request("step", self._slot, action, deadline_s=self._pool.deadline_s)
+        while True:
+            try:
+                result = await self._request("step", action)
+                break
+            except WorkerLost as loss:
+                await self._restore(loss)
+        self._past.append((action, result[:4]))
+        return result
+
+    def _request(self, operation: str, *arguments: Any) -> asyncio.Future[Any]:
+        return self.worker.request(operation, self.slot, *arguments, deadline_s=self._pool.deadline_s)
+
+    async def _place_anew(self, loss: WorkerLost) -> None:
+        self._num_losses += 1
+        if self._num_losses > MAX_LOSSES:
+            raise EnvironmentFailure(f"its worker was lost {self._num_losses} times: {loss}") from loss
+        await self._pool.place(self)
+
+    async def _restore(self, loss: WorkerLost) -> None:
+        assert self._start is not None, "step() before reset()"
+        while True:
+            await self._place_anew(loss)
+            try:
+                first, _ = await self._request("reset", *self._start)
+                is_same = first == self._first
+                for action, answer in self._past:
+                    result = await self._request("step", action)
+                    is_same = is_same and tuple(result[:4]) == tuple(answer)
+                break
+            except WorkerLost as again:
+                loss = again
+        if not is_same:
+            raise EnvironmentFailure(
+                f"{loss}; restored by resetting and repeating its {len(self._past)} actions, the environment answered "
+                "otherwise than before"
+            )
 
     def release(self, *, is_sound: bool) -> None:
         """Give the instance back; one that failed, or whose last request was abandoned, is dropped."""
         worker = self.worker
         if self not in worker.leases:
             return
-        worker.leases.discard(self)
         self._pool.forget(self)
         if worker.loss is None:
             if not is_sound:
-                worker.request("drop", self._slot, deadline_s=self._pool.deadline_s)
-            worker.free_slots.append(self._slot)
+                worker.request("drop", self.slot, deadline_s=self._pool.deadline_s)
+            worker.free_slots.append(self.slot)
 
 
 @dataclass(slots=True)
@@ -74,17 +128,23 @@ class WorkerPool:
 
     async def acquire(self, key: object) -> ProcessLease:
         """A lease for an episode of the group ``key``. Raises EnvironmentFailure when no worker can be started."""
+        lease = ProcessLease(self, key)
+        await self.place(lease)
+        return lease
+
+    async def place(self, lease: ProcessLease) -> None:
+        """Give a lease a place in a worker that runs."""
         assert not self._is_closed, "the worker pool is closed"
         if self._failed_starts >= MAX_FAILED_STARTS:
             assert self._start_error is not None
             raise EnvironmentFailure(f"no environment worker could be started: {self._start_error}")
-        worker = self._choose(key)
+        worker = self._choose(lease.key)
         if worker.free_slots:
             slot = worker.free_slots.pop()
         else:
             slot = worker.num_slots
             worker.num_slots += 1
-        lease = ProcessLease(self, worker, slot, key)
+        lease.worker, lease.slot = worker, slot
         worker.leases.add(lease)
         try:
             await asyncio.shield(worker.ready)
@@ -93,7 +153,7 @@ class WorkerPool:
         except BaseException:
             lease.release(is_sound=True)
             raise
-        return lease
+        self._failed_starts = 0
 
     def _choose(self, key: object) -> EnvWorker:
         if self.shares_by_group:
@@ -123,7 +183,7 @@ class WorkerPool:
             ) from None
         return {"spec": pickled, "kwargs": dict(self.kwargs)}
 
-    def _on_lost(self, worker: EnvWorker, error: RolloutError) -> None:
+    def _on_lost(self, worker: EnvWorker) -> None:
         self._workers.remove(worker)
         reaper = asyncio.get_running_loop().create_task(worker.close())
         self._reapers.add(reaper)
@@ -132,11 +192,11 @@ class WorkerPool:
             self._failed_starts += 1
             self._start_error = cast("RolloutError", worker.ready.exception())
         for lease in list(worker.leases):
-            if lease.on_lost is not None:
-                lease.on_lost(error)
+            self.forget(lease)
 
     def forget(self, lease: ProcessLease) -> None:
-        """Called by a lease that ends: the last one of a group frees its home."""
+        """A lease leaves its worker: the last one of a group frees the group's home."""
+        lease.worker.leases.discard(lease)
         home, count = self._homes.get(lease.key, (None, 0))
         if home is not lease.worker:
             return

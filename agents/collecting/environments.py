@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import gymnasium
 
-from winnowrl.agents.errors import EnvironmentFailure, RolloutError
+from winnowrl.agents.errors import EnvironmentFailure
 from winnowrl.envs.registry import load_plugins, register_all
 
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ EXECUTIONS = ("inline", "thread", "process")
 
 class Lease(Protocol):
     """One episode's hold on an instance. ``reset`` and ``step`` return their result at once when ``is_inline``, else an
-    awaitable of it. ``on_lost`` is called when the instance dies under the episode."""
-
-    on_lost: Callable[[RolloutError], None] | None
+    awaitable of it."""
 
     @property
     def is_inline(self) -> bool: ...
@@ -38,14 +36,13 @@ class Lease(Protocol):
 class InlineLease:
     """Steps in the event loop, for environments that answer in microseconds."""
 
-    __slots__ = ("_environment", "_free", "on_lost", "step")
+    __slots__ = ("_environment", "_free", "step")
 
     is_inline = True
 
     def __init__(self, environment: gymnasium.Env[str, str], free: list[gymnasium.Env[str, str]]) -> None:
         self._environment, self._free = environment, free
         self.step = environment.step
-        self.on_lost: Callable[[RolloutError], None] | None = None
 
     def reset(self, seed: int, task: Any) -> Any:
         return self._environment.reset(seed=seed, options={"task": task})
@@ -68,7 +65,6 @@ class ThreadLease:
     ) -> None:
         self._environment, self._free, self._threads = environment, free, threads
         self._last: asyncio.Future[Any] | None = None
-        self.on_lost: Callable[[RolloutError], None] | None = None
 
     async def reset(self, seed: int, task: Any) -> Any:
         return await self._call(lambda: self._environment.reset(seed=seed, options={"task": task}))

@@ -95,12 +95,10 @@ class Episode:
             await slots.acquire()
         self.started = self._enter_phase(LEASE)
         self._lease = await self.settings.environments.acquire(self.group.record.group_id)
-        self._lease.on_lost = self.interrupt
 
     def _leave(self) -> None:
         holds_slot = self.phase not in (SLOT, GATE)
         if self._lease is not None:
-            self._lease.on_lost = None
             self._lease.release(is_sound=self.rollout.error is None and self.is_over)
             self._lease = None
         if self.settings.slots is not None and holds_slot:

@@ -1,0 +1,132 @@
+"""Faults of every kind together: the step ends in time, nothing is lost or counted twice, nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from winnowrl.agents.ledger import Ledger
+from winnowrl.agents.seeding import derive_seed
+from winnowrl.agents.text_codec import TextCodec
+from winnowrl.envs.tasks import Task
+
+sys.path.insert(0, str(Path(__file__).parent))
+parts = importlib.import_module("collector_parts")
+
+KINDS = ("raises", "hangs", "worker dies", "engine errors", "returns nothing", "verifier undecided")
+
+
+@pytest.fixture(scope="module")
+def codec(tmp_path_factory: pytest.TempPathFactory) -> TextCodec:
+    return parts.make_codec(tmp_path_factory.mktemp("tokenizer"))
+
+
+def make_script(percent: int, hang_s: float) -> Any:
+    """Each kind of fault befalls ``percent`` % of the replies of a second turn, decided by the reply's seed."""
+
+    def script(prompt: str, seed: int) -> Any:
+        if "saw" not in prompt or prompt.count("saw") > 1:
+            return "go on"
+        number = seed % 100 // percent if percent else len(KINDS)
+        kind = KINDS[number] if number < len(KINDS) else ""
+        replies = {
+            "raises": "raise",
+            "hangs": f"sleep {hang_s}",
+            "worker dies": "die",
+            "verifier undecided": "undecided",
+        }
+        if kind == "engine errors":
+            return parts.engine_fails(prompt, seed)
+        if kind == "returns nothing":
+            return None
+        return replies.get(kind, f"end {seed % 2}")
+
+    return script
+
+
+def expected_kind(run_seed: int, rollout: Any, percent: int) -> str:
+    number = derive_seed(run_seed, 0, rollout.task_id, rollout.index, 1) % 100 // percent
+    return KINDS[number] if number < len(KINDS) else ""
+
+
+def open_files() -> set[str]:
+    return {os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}
+
+
+def run_faulty(codec: TextCodec, *, num_tasks: int, group_size: int, percent: int, **config: Any) -> None:
+    before, in_temp = open_files(), set(os.listdir(tempfile.gettempdir()))
+    collector = parts.make_collector(
+        codec, make_script(percent, hang_s=600), env="ProcessWalk", rollouts_per_task=group_size, **config
+    )
+    tasks = [Task(f"t{i}", f"walk {i}:", metadata={"task_type": f"type{i % 3}"}) for i in range(num_tasks)]
+
+    async def play() -> Any:
+        result = await collector.collect(tasks, step=0, policy_version=0)
+        await collector.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return result
+
+    result = asyncio.run(play())
+    # Nothing lost, nothing twice.
+    assert len(result.rollouts) == num_tasks * group_size == len({r.rollout_id for r in result.rollouts})
+    assert all(r.stop_reason is not None for r in result.rollouts)
+    # Each episode ends as its own reply decides; a neighbour's crash or hang costs it nothing.
+    seen = dict.fromkeys((*KINDS, ""), 0)
+    for rollout in result.rollouts:
+        kind = expected_kind(0, rollout, percent)
+        seen[kind] += 1
+        error = (rollout.error.kind, rollout.error.message) if rollout.error else ("", "")
+        wanted = {
+            "raises": ("environment", "the walker fell"),
+            "hangs": ("timeout", "step() took over"),
+            "worker dies": ("environment", "exited with code 3"),
+            "engine errors": ("engine", "out of memory"),
+            "returns nothing": ("engine", "returned nothing"),
+        }.get(kind, ("", ""))
+        assert error[0] == wanted[0], (kind, error)
+        assert wanted[1] in error[1]
+        assert (rollout.verdict == "undecided") == (kind == "verifier undecided")
+    assert all(seen.values()), f"a kind of fault never showed: {seen}"
+    ledger = Ledger()
+    ledger.record_collection(result)
+    assert ledger.total.generated == result.num_completion_tokens
+    assert ledger.total.num_rollouts == len(result.rollouts)
+    ledger.record_update(
+        {r.rollout_id: r.num_completion_tokens for g in result.informative_groups for r in g.valid_rollouts}
+    )
+    # No process, no file, no open descriptor.
+    assert not psutil.Process().children(recursive=True)
+    assert {path for path in open_files() - before if "socket:" in path or "/tmp" in path} == set()
+    assert not {name for name in set(os.listdir(tempfile.gettempdir())) - in_temp if "winnowrl" in name}
+
+
+def test_faults_of_every_kind_together(codec: TextCodec) -> None:
+    begun = time.monotonic()
+    run_faulty(codec, num_tasks=8, group_size=5, percent=10, num_env_workers=2, turn_deadline_s=1.0)
+    assert time.monotonic() - begun < 60
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_five_thousand_episodes_with_five_percent_of_each_fault(codec: TextCodec) -> None:
+    begun = time.monotonic()
+    run_faulty(
+        codec,
+        num_tasks=625,
+        group_size=8,
+        percent=5,
+        num_env_workers=8,
+        max_concurrent_episodes=16,
+        turn_deadline_s=1.0,
+        episode_deadline_s=600,
+    )
+    assert time.monotonic() - begun < 1500

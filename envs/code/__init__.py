@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from winnowrl.envs.code.environment import CodeEnv
-    from winnowrl.envs.code.execution import ExecutionResult, Limits
-    from winnowrl.envs.code.runner import run_tests
-    from winnowrl.envs.code.sandbox import SandboxFailure, SandboxUnavailable
 
-__all__ = ["CodeEnv", "ExecutionResult", "Limits", "SandboxFailure", "SandboxUnavailable", "run_tests"]
+    from winnowrl.envs.code.execution import ExecutionResult, Limits
+    from winnowrl.envs.code.image import SandboxUnavailableError
+    from winnowrl.envs.code.runner import run_tests
+    from winnowrl.envs.code.sandbox import SandboxFailureError
+
+__all__ = ["CodeEnv", "ExecutionResult", "Limits", "SandboxFailureError", "SandboxUnavailableError", "run_tests"]
 
 _HOMES = {
     "CodeEnv": "environment",
     "ExecutionResult": "execution",
     "Limits": "execution",
-    "SandboxFailure": "sandbox",
-    "SandboxUnavailable": "sandbox",
+    "SandboxFailureError": "sandbox",
+    "SandboxUnavailableError": "image",
     "run_tests": "runner",
 }
 

@@ -117,5 +117,3 @@ def main(config: dict[str, Any]) -> None:
         message = candidate.receive()
         if message[0] == "ask":
             candidate.answer(message[1], message[2])
-
-

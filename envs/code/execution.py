@@ -10,11 +10,12 @@ ExecutionStatus = Literal["passed", "failed", "invalid", "timeout", "memory", "o
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one program may use. All are hard: the sandbox is killed with everything in it at the first one crossed.
+    """What one program may use. A program that crosses one is refused what it asks for or killed.
 
     Attributes:
-        wall_s: Seconds from loading the program to its last test.
-        cpu_s: Processor seconds of one process (rounded up to whole ones by the kernel).
+        wall_s: Seconds from loading the program to its last test. Time it is ready to run but has no processor is added
+            (up to four times the limit), so that a busy machine makes no verdict.
+        cpu_s: Processor seconds of all its processes together.
         memory_mb: Address space of one process, and resident memory of all of them together.
         processes: Processes and threads at one time.
         open_files: File descriptors of one process.
@@ -23,8 +24,8 @@ class Limits:
         answer_kb: Size of one argument list or one returned value on its way between program and tests.
     """
 
-    wall_s: float = 15.0
-    cpu_s: float = 10.0
+    wall_s: float = 10.0
+    cpu_s: float = 8.0
     memory_mb: int = 512
     processes: int = 16
     open_files: int = 64

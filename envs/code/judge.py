@@ -10,7 +10,8 @@ import os
 from types import BuiltinFunctionType, FunctionType, TracebackType
 from typing import Any
 
-from winnowrl.envs.code.wire import ChannelClosed, Peer, ProgramError, Remote, encode
+from winnowrl.envs.code.candidate import set_limits
+from winnowrl.envs.code.wire import ChannelClosedError, Peer, ProgramError, Remote, encode
 
 MAX_SHOWN = 300
 # Raised inside a generator expression or map of the tests these would end the loop early, and checks with it.
@@ -145,7 +146,7 @@ class Reporter:
 def run(judge: Judge, report: Reporter, config: dict[str, Any]) -> None:
     """Load the program, bind its names, run the tests; report each finding as it is made."""
     if judge.receive() != ("hello",):
-        raise ChannelClosed("no greeting")
+        raise ChannelClosedError("no greeting")
     report("ready")
     try:
         judge.ask("load")
@@ -185,11 +186,34 @@ def _run_tests(namespace: dict[str, Any], report: Reporter, config: dict[str, An
 
 
 def main(config: dict[str, Any]) -> None:
-    from winnowrl.envs.code.candidate import set_limits
-
+    """Judge one program and report ``done`` with whether its channel broke."""
     set_limits(config["limits"])
     judge, report = Judge(config["channel"], config["max_bytes"]), Reporter(config["verdict"])
     run(judge, report, config)
     if judge.unsupported:
         report("unsupported", judge.unsupported)
     report("done", judge.is_closed)
+
+
+def serve(config: dict[str, Any]) -> None:
+    """Fork a judge for every job that comes over the control socket, until that closes."""
+    import marshal
+    import signal
+    import socket
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with socket.socket(fileno=config["control"]) as control:
+        while True:
+            _, fds, _, _ = socket.recv_fds(control, 16, 3)
+            if len(fds) != 3:
+                return
+            if os.fork() == 0:
+                control.close()
+                with os.fdopen(fds[2], "rb") as stream:
+                    job = marshal.load(stream)
+                # The tests themselves may loop; whoever waits for them has long given up then.
+                signal.alarm(job["alarm_s"])
+                main({**job, "channel": fds[0], "verdict": fds[1]})
+                os._exit(0)
+            for fd in fds:
+                os.close(fd)

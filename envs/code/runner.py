@@ -7,20 +7,24 @@ import os
 import selectors
 import socket
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from winnowrl.envs.code.checks import CheckPlan, plan_checks
 from winnowrl.envs.code.execution import CheckFailure, ExecutionResult, ExecutionStatus, Limits
-from winnowrl.envs.code.sandbox import Sandbox, SandboxFailure, SandboxKind, kernel_limits, warn_unsafe
-from winnowrl.envs.code.wire import ChannelClosed, decode
+from winnowrl.envs.code.judge_server import get_judge_server
+from winnowrl.envs.code.sandbox import Sandbox, SandboxFailureError, SandboxKind, kernel_limits, warn_unsafe
+from winnowrl.envs.code.wire import ChannelClosedError, decode
 
 START_S = 30.0
 POLL_S = 0.05
+EXIT_S = 0.3
+MAX_WAITED = 4.0
 MAX_FAILURES = 10
 KEPT_OUTPUT = 4096
-# The tests' process decodes and compares what the program sends, so it has room for several answers at once.
-JUDGE_MEMORY_MB = 1024
+# The process of the tests decodes and compares what the program sends, so it has room for several answers at once.
+# All judges share one sandbox, whose processes are counted together.
+JUDGE_LIMITS = Limits(memory_mb=1024, processes=4096, disk_mb=1)
 DEFAULT_LIMITS = Limits()
 
 
@@ -51,8 +55,8 @@ def run_tests(
 
     Raises:
         ValueError: the tests or the prelude are no Python, or the tests assert nothing.
-        SandboxFailure: the sandbox did not start; nothing was learned about the program.
-        SandboxUnavailable: there is no sandbox on this machine.
+        SandboxFailureError: the sandbox did not start; nothing was learned about the program.
+        SandboxUnavailableError: there is no sandbox on this machine.
     """
     plan = plan_checks(tests, entry_point)
     if sandbox == "none":
@@ -84,6 +88,8 @@ class _Run:
     is_done: bool = False
     aborted: str = ""
     deadline: float = 0.0
+    next_look: float = 0.0
+    waited: float = 0.0
 
     def start(
         self, stack: contextlib.ExitStack, program: str, entry_point: str, prelude: str, kind: SandboxKind
@@ -92,76 +98,85 @@ class _Run:
         ours, theirs = socket.socketpair()
         self.output_fd, output = _pipe(stack)
         self.verdict_fd, verdict = _pipe(stack)
-        self.complaint_fd, complaint = _pipe(stack)
-        stack.callback(ours.close)
-        stack.callback(theirs.close)
         max_bytes = (self.limits.answer_kb << 10) + 4096
-        common = {"max_bytes": max_bytes}
-        judge_limits = kernel_limits(Limits(self.limits.wall_s, self.limits.wall_s, JUDGE_MEMORY_MB, disk_mb=1))
         candidate = {
-            **common,
             "channel": theirs.fileno(),
+            "max_bytes": max_bytes,
             "program": program,
             "limits": kernel_limits(self.limits),
         }
-        judge = {
-            **common,
-            "channel": ours.fileno(),
-            "verdict": verdict,
-            "limits": judge_limits,
+        job = {
+            "max_bytes": max_bytes,
+            "limits": kernel_limits(replace(JUDGE_LIMITS, cpu_s=self.limits.wall_s)),
+            "alarm_s": int(START_S + self.limits.wall_s) + 1,
             "entry_point": entry_point,
             "prelude": _compile_prelude(prelude),
             "tests": self.plan.code,
             "program_names": list(self.plan.program_names),
-            "calls": [list(map(_as_list, call)) for call in self.plan.calls],
+            "calls": [(name, list(arguments)) for name, arguments in self.plan.calls],
             "test_cases": list(self.plan.test_cases),
             "seeds_random": self.plan.seeds_random,
         }
-        self.candidate = Sandbox("candidate", candidate, self.limits, [theirs.fileno()], output, kind)
-        stack.callback(self.candidate.kill)
-        self.judge = Sandbox("judge", judge, self.limits, [ours.fileno(), verdict], complaint, kind)
-        stack.callback(self.judge.kill)
-        # Ours go at once, so that the death of one process is the end of file of the other.
-        ours.close()
-        theirs.close()
-        for fd in (output, verdict, complaint):
-            os.close(fd)
+        # Our ends go at once, so that the death of one process is the end of file of the other.
+        try:
+            self.server = get_judge_server(kind)
+            self.server.submit(job, ours.fileno(), verdict)
+            modules = ("wire", "candidate")
+            self.candidate = Sandbox(modules, "main", candidate, self.limits, [theirs.fileno()], output, kind)
+            stack.callback(self.candidate.kill)
+        finally:
+            ours.close()
+            theirs.close()
+            os.close(output)
+            os.close(verdict)
 
     def watch(self) -> None:
         """Read findings until the tests are done, a limit is crossed or a process is gone."""
         self.deadline = self.started + START_S
         self.inbox = bytearray()
-        complaints = bytearray()
         with selectors.DefaultSelector() as selector:
-            for fd in (self.output_fd, self.verdict_fd, self.complaint_fd):
+            for fd in (self.output_fd, self.verdict_fd):
                 selector.register(fd, selectors.EVENT_READ)
             while not self.is_done and self.status not in ("timeout", "memory", "output"):
                 left = self.deadline - time.monotonic()
-                if left <= 0:
-                    self._out_of_time()
+                if left <= 0 and not self._may_go_on():
                     return
-                for key, _ in selector.select(min(left, POLL_S)):
+                for key, _ in selector.select(max(0.0, min(left, POLL_S))):
                     data = os.read(key.fd, 65536)
                     if not data:
                         selector.unregister(key.fd)
                     if key.fd == self.output_fd:
                         self._printed(data)
-                    elif key.fd == self.complaint_fd:
-                        complaints += data
                     elif data:
                         self._found(data)
                     elif not self.is_done:
-                        raise SandboxFailure(self._why(complaints))
-                if self.is_ready and self.candidate.resident_mb() > self.limits.memory_mb:
-                    self._end("memory", f"used more than {self.limits.memory_mb} MB")
+                        raise SandboxFailureError(self._why())
+                self._look_at_usage()
 
-    def _out_of_time(self) -> None:
+    def _look_at_usage(self) -> None:
+        if not self.is_ready or time.monotonic() < self.next_look:
+            return
+        self.next_look = time.monotonic() + POLL_S
+        usage = self.candidate.usage()
+        if usage.resident_mb > self.limits.memory_mb:
+            self._end("memory", f"used more than {self.limits.memory_mb} MB")
+        elif usage.cpu_s > self.limits.cpu_s:
+            self._end("timeout", f"used more than {self.limits.cpu_s:g} s of processor time")
+
+    def _may_go_on(self) -> bool:
+        """At the deadline: add the time the program waited for a processor, up to ``MAX_WAITED`` limits."""
         if not self.is_ready:
-            raise SandboxFailure(f"the sandbox did not start within {START_S:.0f} s")
+            raise SandboxFailureError(f"the sandbox did not start within {START_S:.0f} s")
+        waited = min(self.candidate.usage().waited_s, MAX_WAITED * self.limits.wall_s)
+        if waited - self.waited > 0.01:
+            self.deadline += waited - self.waited
+            self.waited = waited
+            return True
         self._end("timeout", f"ran longer than {self.limits.wall_s:g} s")
+        return False
 
-    def _why(self, complaints: bytearray) -> str:
-        said = bytes(complaints + self.output)[-500:].decode("utf-8", "replace").strip()
+    def _why(self) -> str:
+        said = (self.server.complaints() + bytes(self.output))[-500:].decode("utf-8", "replace").strip()
         return said or "a process of the sandbox ended without a word"
 
     def _printed(self, data: bytes) -> None:
@@ -184,6 +199,7 @@ class _Run:
         if kind == "ready":
             self.is_ready = True
             self.deadline = time.monotonic() + self.limits.wall_s
+            self.next_look = time.monotonic() + POLL_S
         elif kind == "check":
             self.outcomes.setdefault(parts[0], []).append((parts[1], parts[2]))
         elif kind == "aborted":
@@ -196,9 +212,10 @@ class _Run:
                 self._crashed()
 
     def _crashed(self) -> None:
-        code = self.candidate.kill()
-        elapsed = time.monotonic() - (self.deadline - self.limits.wall_s)
-        if code == 128 + 9 and elapsed >= self.limits.cpu_s - 1:
+        code = self.candidate.wait(EXIT_S)
+        if code is None:
+            self.status, self.message = "crashed", "the program broke its channel to the tests"
+        elif self.candidate.cpu_s >= 0.95 * self.limits.cpu_s:
             self.status, self.message = "timeout", f"used more than {self.limits.cpu_s:g} s of processor time"
         else:
             self.status, self.message = "crashed", f"the program's process ended (status {code})"
@@ -244,9 +261,5 @@ def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:
     return reading, writing
 
 
-def _as_list(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
 def _refuse(tag: bytes, number: int, name: str) -> Any:
-    raise ChannelClosed("findings are plain values")
+    raise ChannelClosedError("findings are plain values")

@@ -20,10 +20,10 @@ from functools import lru_cache
 from importlib import util
 from pathlib import Path
 from types import CodeType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from winnowrl.envs.code.execution import Limits
-from winnowrl.envs.code.image import DEVICES, HOW_TO_GET, SandboxUnavailable, get_image
+from winnowrl.envs.code.image import DEVICES, HOW_TO_GET, SandboxUnavailableError, get_image
 from winnowrl.envs.code.seccomp import build_filter
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ SandboxKind = Literal["bubblewrap", "none"]
 NOBODY = 65534
 KILL_WAIT_S = 5.0
 PAGE = os.sysconf("SC_PAGE_SIZE")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # The modules below are sent along in compiled form: nothing of ours lies on the sandbox's disk.
 BOOTSTRAP = """
 import marshal, sys
@@ -39,49 +40,60 @@ codes, main, config = marshal.load(sys.stdin.buffer)
 for name, code in codes:
     module = sys.modules[name] = type(sys)(name)
     exec(code, module.__dict__)
-sys.modules[main].main(config)
+getattr(module, main)(config)
 """
 
 
-class SandboxFailure(RuntimeError):
+class SandboxFailureError(RuntimeError):
     """The sandbox itself did not work this time; says nothing about the program."""
+
+
+class Usage(NamedTuple):
+    """What a sandbox uses: resident memory, processor time, and time its first process waited for a processor."""
+
+    resident_mb: float
+    cpu_s: float
+    waited_s: float
 
 
 class Sandbox:
     """One process in a sandbox of its own, started at once.
 
     Args:
-        module: Which of our modules runs inside: ``candidate`` or ``judge``.
-        config: Its configuration; plain values and code objects.
+        modules: Our modules that are sent inside, in the order of their imports.
+        main: Function of the last one that is called.
+        config: Its argument; plain values and code objects.
         limits: What bounds its ``/tmp`` and memory.
         fds: Descriptors it inherits.
         output: Descriptor for its stdout and stderr.
         kind: ``none`` starts a plain process instead: no protection but resource limits.
+        dies_with_thread: The kernel kills it when the thread that started it ends (or our process does).
     """
 
     def __init__(
         self,
-        module: str,
+        modules: Sequence[str],
+        main: str,
         config: dict[str, Any],
         limits: Limits,
         fds: Sequence[int],
         output: int,
         kind: SandboxKind = "bubblewrap",
+        dies_with_thread: bool = True,
     ) -> None:
         self.limits = limits
+        self.is_confined = kind == "bubblewrap"
+        self.dies_with_thread = dies_with_thread
+        self.cpu_s = 0.0
         message = os.memfd_create("winnowrl-program", os.MFD_CLOEXEC)
         seccomp = -1
         try:
-            names = [f"{__package__}.{name}" for name in ("wire", "candidate", module)]
-            codes = [(name, _code_of(name)) for name in dict.fromkeys(names)]
-            with os.fdopen(os.dup(message), "wb") as stream:
-                marshal.dump((codes, names[-1], config), stream)
-            os.lseek(message, 0, os.SEEK_SET)
+            names = [f"{__package__}.{name}" for name in modules]
+            fill(message, marshal.dumps(([(name, _code_of(name)) for name in names], main, config)))
             rules = build_filter() if kind == "bubblewrap" else None
             if rules:
                 seccomp = os.memfd_create("winnowrl-seccomp", os.MFD_CLOEXEC)
-                os.write(seccomp, rules)
-                os.lseek(seccomp, 0, os.SEEK_SET)
+                fill(seccomp, rules)
             self._start(kind, message, seccomp, fds, output)
         finally:
             os.close(message)
@@ -94,7 +106,7 @@ class Sandbox:
             command = [sys.executable, "-I", "-S", "-c", BOOTSTRAP]
             environment = {"PYTHONHASHSEED": "0", "PATH": "/nonexistent"}
         else:
-            command, environment = _command(self.limits, seccomp), {}
+            command, environment = _command(self.limits, seccomp, self.dies_with_thread), {}
             fds = [*fds, seccomp] if seccomp >= 0 else fds
             if os.geteuid() == 0:
                 user = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
@@ -111,19 +123,37 @@ class Sandbox:
         )
         self.pid = self.process.pid
 
-    def resident_mb(self) -> float:
-        """Memory that all processes inside hold, shared pages counted once per process."""
-        pages = 0
-        waiting = [self.pid]
+    def usage(self) -> Usage:
+        """What everything inside uses together now; a process that is just ending counts as nothing."""
+        pages, ticks, waited = 0, 0, 0.0
+        waiting = self._children(self.pid)
+        if waiting:
+            waited = _waited_for_processor_s(waiting[0])
         while waiting:
             pid = waiting.pop()
             try:
-                pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-                for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - names alone, many times a second
-                    waiting += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-            except (OSError, IndexError, ValueError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
                 continue
-        return pages * PAGE / 2**20
+            # Fields 14 to 17 and 24 of proc(5), which counts from the process id, two before the first one here.
+            ticks += sum(map(int, fields[11:15]))
+            pages += int(fields[21])
+            waiting += self._children(pid)
+        return Usage(pages * PAGE / 2**20, ticks / TICKS_PER_S, waited)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """The exit status once it has ended, or None after ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        while self.process.returncode is None:
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+            if pid:
+                self.process.returncode = os.waitstatus_to_exitcode(status)
+                self.cpu_s = usage.ru_utime + usage.ru_stime
+            elif time.monotonic() >= deadline:
+                return None
+            else:
+                time.sleep(0.001)
+        return self.process.returncode
 
     def kill(self) -> int:
         """Kill everything inside and reap it; calling it twice is fine. Returns the exit status.
@@ -131,26 +161,41 @@ class Sandbox:
         The first process inside is killed first: the kernel ends its whole namespace with it, and bubblewrap, its
         parent, reaps it and goes.
         """
-        if self.process.returncode is not None:
-            return self.process.returncode
-        for child in self._children():
+        children = self._children(self.pid) if self.process.returncode is None and self.is_confined else []
+        for child in children:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(child, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            if self._is_bwrap():
-                return self.process.wait(timeout=KILL_WAIT_S)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        return self.process.wait(timeout=KILL_WAIT_S)
+        if not children or self.wait(KILL_WAIT_S) is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if self.process.returncode is None:
+                    os.killpg(self.pid, signal.SIGKILL)
+        status = self.wait(KILL_WAIT_S)
+        assert status is not None, f"process {self.pid} outlived SIGKILL by {KILL_WAIT_S} s"
+        return status
 
-    def _is_bwrap(self) -> bool:
-        return Path(str(self.process.args[0])).name == "bwrap"  # type: ignore[index]
-
-    def _children(self) -> list[int]:
+    def _children(self, pid: int) -> list[int]:
+        found: list[int] = []
         try:
-            return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+            for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - names alone, many times a second
+                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
         except OSError:
-            return []
+            pass
+        return found
+
+
+def _waited_for_processor_s(pid: int) -> float:
+    """Seconds the process was ready to run and had no processor; 0 where the kernel does not count them."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+def fill(fd: int, data: bytes) -> None:
+    """Write ``data`` to a file and rewind it."""
+    with os.fdopen(os.dup(fd), "wb") as stream:
+        stream.write(data)
+    os.lseek(fd, 0, os.SEEK_SET)
 
 
 def kernel_limits(limits: Limits) -> dict[str, int]:
@@ -172,18 +217,20 @@ def require_sandbox() -> None:
     """Start a sandbox once and see that it holds.
 
     Raises:
-        SandboxUnavailable: it does not start, or shows more than it should; says how to get it.
+        SandboxUnavailableError: it does not start, or shows more than it should; says how to get it.
     """
     from winnowrl.envs.code.runner import run_tests
 
-    program = "import os\ndef look():\n    return [os.getuid() != 0, sorted(os.listdir('/dev')), os.path.exists('/proc/1')]"
+    program = (
+        "import os\ndef look():\n    return [os.getuid() != 0, sorted(os.listdir('/dev')), os.path.exists('/proc/1')]"
+    )
     tests = f"assert look() == [True, {sorted(DEVICES)!r}, False]"
     try:
         result = run_tests(program, tests, "look", Limits(wall_s=20.0))
-    except SandboxFailure as error:
-        raise SandboxUnavailable(f"bubblewrap does not work here ({error}): {HOW_TO_GET}") from error
+    except SandboxFailureError as error:
+        raise SandboxUnavailableError(f"bubblewrap does not work here ({error}): {HOW_TO_GET}") from error
     if result.status != "passed":
-        raise SandboxUnavailable(f"the sandbox does not hold ({result.message}, {result.failures}): {HOW_TO_GET}")
+        raise SandboxUnavailableError(f"the sandbox does not hold ({result.message}, {result.failures}): {HOW_TO_GET}")
 
 
 @lru_cache(maxsize=1)
@@ -194,10 +241,11 @@ def warn_unsafe() -> None:
     )
 
 
-def _command(limits: Limits, seccomp: int) -> list[str]:
+def _command(limits: Limits, seccomp: int, dies_with_thread: bool) -> list[str]:
     image = get_image()
     command = [str(image.bwrap), "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
-    command += ["--unshare-cgroup-try", "--disable-userns", "--cap-drop", "ALL", "--as-pid-1", "--die-with-parent"]
+    command += ["--unshare-cgroup-try", "--disable-userns", "--cap-drop", "ALL", "--as-pid-1"]
+    command += ["--die-with-parent"] if dies_with_thread else []
     command += ["--hostname", "sandbox", "--ro-bind", str(image.root), "/"]
     for device in DEVICES:
         command += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
@@ -221,5 +269,3 @@ def _code_of(name: str) -> CodeType:
     assert spec.origin is not None
     path = Path(spec.origin)
     return compile(path.read_text(encoding="utf-8"), f"<{name}>", "exec", dont_inherit=True, optimize=0)
-
-

@@ -17,7 +17,7 @@ Export = Callable[[Any], tuple[bytes, int, str]]
 Import = Callable[[bytes, int, str], Any]
 
 
-class ChannelClosed(Exception):
+class ChannelClosedError(Exception):
     """The other side is gone, or sent what is no message."""
 
 
@@ -25,11 +25,13 @@ class ProgramError(Exception):
     """The program raised something that is no ordinary built-in exception."""
 
 
-class Unsendable(TypeError):
+class UnsendableError(TypeError):
     """A value that cannot cross: too large, too deep, or of a kind the receiving side must not rebuild."""
 
 
-_TYPES = {kind.__name__: kind for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)}
+_TYPES: dict[str, type] = {
+    kind.__name__: kind for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
+}
 
 
 def _construct(name: str, arguments: tuple[Any, ...]) -> Any:
@@ -49,7 +51,7 @@ def _construct(name: str, arguments: tuple[Any, ...]) -> Any:
         return Fraction(*arguments)
     if name == "type" and arguments[0] in _TYPES:
         return _TYPES[arguments[0]]
-    raise ChannelClosed(f"no value of kind {name[:40]!r} may cross")
+    raise ChannelClosedError(f"no value of kind {name[:40]!r} may cross")
 
 
 def _deconstruct(value: Any) -> tuple[str, tuple[Any, ...]] | None:
@@ -61,7 +63,7 @@ def _deconstruct(value: Any) -> tuple[str, tuple[Any, ...]] | None:
         return "range", (value.start, value.stop, value.step)
     if kind is bytearray:
         return "bytearray", (bytes(value),)
-    if kind is type and _TYPES.get(value.__name__) is value:
+    if kind is type and any(value is known for known in _PLAIN):
         return "type", (value.__name__,)
     if kind.__name__ == "Decimal" and kind.__module__ == "decimal":
         return "Decimal", (str(value),)
@@ -78,7 +80,7 @@ def encode(value: Any, export: Export) -> bytes:
     """The bytes of a plain value. Instances of subclasses of built-in types go as the built-in type.
 
     Raises:
-        Unsendable: nested deeper than ``MAX_DEPTH``, or ``export`` refuses an object.
+        UnsendableError: nested deeper than ``MAX_DEPTH``, or ``export`` refuses an object.
     """
     out = bytearray()
     _put(out, value, export, 0)
@@ -87,7 +89,7 @@ def encode(value: Any, export: Export) -> bytes:
 
 def _put(out: bytearray, value: Any, export: Export, depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise Unsendable(f"a value nested deeper than {MAX_DEPTH} levels")
+        raise UnsendableError(f"a value nested deeper than {MAX_DEPTH} levels")
     kind = type(value)
     if value is None or kind is bool:
         out += b"N" if value is None else b"T" if value else b"F"
@@ -134,14 +136,14 @@ def decode(data: bytes, importer: Import) -> Any:
     """The value of :func:`encode`'s bytes, built of exact built-in types only.
 
     Raises:
-        ChannelClosed: the bytes are no value.
+        ChannelClosedError: the bytes are no value.
     """
     try:
         value, end = _take(data, 0, importer, 0)
     except (IndexError, ValueError, ArithmeticError, TypeError, UnicodeError) as error:
-        raise ChannelClosed(f"not a value: {type(error).__name__}") from None
+        raise ChannelClosedError(f"not a value: {type(error).__name__}") from None
     if end != len(data):
-        raise ChannelClosed("bytes after the value")
+        raise ChannelClosedError("bytes after the value")
     return value
 
 
@@ -150,7 +152,7 @@ _CONSTANTS = {b"N": None, b"T": True, b"F": False}
 
 def _take(data: bytes, at: int, importer: Import, depth: int) -> tuple[Any, int]:
     if depth > MAX_DEPTH + 2:
-        raise ChannelClosed("nested too deep")
+        raise ChannelClosedError("nested too deep")
     tag = data[at : at + 1]
     if tag in _CONSTANTS:
         return _CONSTANTS[tag], at + 1
@@ -160,7 +162,7 @@ def _take(data: bytes, at: int, importer: Import, depth: int) -> tuple[Any, int]
         return _take_items(data, at, tag, size, importer, depth)
     blob, end = data[at : at + size], at + size
     if len(blob) != size:
-        raise ChannelClosed("a value cut short")
+        raise ChannelClosedError("a value cut short")
     if tag == b"i":
         return int(blob, 16), end
     if tag == b"u":
@@ -178,7 +180,7 @@ def _take(data: bytes, at: int, importer: Import, depth: int) -> tuple[Any, int]
 
 def _take_items(data: bytes, at: int, tag: bytes, size: int, importer: Import, depth: int) -> tuple[Any, int]:
     if size > len(data) - at:
-        raise ChannelClosed("a container cut short")
+        raise ChannelClosedError("a container cut short")
     items = []
     for _ in range(size * 2 if tag == b"d" else size):
         item, at = _take(data, at, importer, depth + 1)
@@ -297,15 +299,20 @@ class Peer:
         result = self.perform(str(operation), arguments)
         try:
             self.send(("answer", result))
-        except Unsendable as error:
-            self.send(("answer", ("raise", ["TypeError"], f"the program returned {error}", 0)))
+        except ChannelClosedError:
+            raise
+        except Exception as error:  # noqa: BLE001 - e.g. no memory left, or an object that lies about its class
+            reason = (
+                str(error) if isinstance(error, UnsendableError) else f"an object that raises {type(error).__name__}"
+            )
+            self.send(("answer", ("raise", ["TypeError"], f"the program returned {reason}", 0)))
 
     def send(self, message: tuple[Any, ...]) -> None:
         if self.is_closed:
-            raise ChannelClosed("the program is gone")
+            raise ChannelClosedError("the program is gone")
         data = encode(message, self._export)
         if len(data) > self.max_bytes:
-            raise Unsendable(f"a value of {len(data) >> 10} kB; at most {self.max_bytes >> 10} kB may cross")
+            raise UnsendableError(f"a value of {len(data) >> 10} kB; at most {self.max_bytes >> 10} kB may cross")
         view = memoryview(len(data).to_bytes(4, "big") + data)
         try:
             while view:
@@ -319,7 +326,7 @@ class Peer:
             raise self._closed("a message larger than allowed")
         try:
             message = decode(self._read(size), self._import)
-        except ChannelClosed as error:
+        except ChannelClosedError as error:
             raise self._closed(str(error)) from None
         if type(message) is not tuple or not message:
             raise self._closed("not a message")
@@ -337,15 +344,15 @@ class Peer:
             parts += part
         return bytes(parts)
 
-    def _closed(self, reason: str) -> ChannelClosed:
+    def _closed(self, reason: str) -> ChannelClosedError:
         self.is_closed = True
-        return ChannelClosed(reason)
+        return ChannelClosedError(reason)
 
     def _export(self, value: Any) -> tuple[bytes, int, str]:
         if type(value) is Remote:
             return b"h", value._number, ""
         if not self.may_export(value):
-            raise Unsendable(f"an object of type {type(value).__name__}")
+            raise UnsendableError(f"an object of type {type(value).__name__}")
         number = self.numbers.setdefault(id(value), len(self.objects) + 1)
         self.objects[number] = value  # keeps it alive, so its id stays its own
         return b"o", number, type(value).__name__
@@ -355,4 +362,4 @@ class Peer:
             return Remote(self, number, name)
         if tag == b"h" and number in self.objects:
             return self.objects[number]
-        raise ChannelClosed("an object that was never handed out")
+        raise ChannelClosedError("an object that was never handed out")

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from winnowrl.envs.code import Limits, run_tests
-from winnowrl.envs.code.sandbox import NOBODY, SandboxUnavailable, require_sandbox
+from winnowrl.envs.code.image import SandboxUnavailableError
+from winnowrl.envs.code.sandbox import NOBODY, require_sandbox
 
 SECRET = "k-7f3a-sealed"
 # No program can know these values; one that passes a check has cheated.
@@ -395,7 +396,7 @@ ATTACKS = {
 def _sandbox() -> None:
     try:
         require_sandbox()
-    except SandboxUnavailable as error:
+    except SandboxUnavailableError as error:
         pytest.skip(str(error))
 
 
@@ -414,10 +415,9 @@ def _strangers() -> set[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[1]) == os.getpid() or "bwrap" in (entry / "comm").read_text():
-                    found.add(int(entry.name))
-                elif os.geteuid() == 0 and entry.stat().st_uid == NOBODY:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                is_nobody = os.geteuid() == 0 and entry.stat().st_uid == NOBODY
+                if parent == os.getpid() or is_nobody or "bwrap" in (entry / "comm").read_text():
                     found.add(int(entry.name))
             except (OSError, IndexError):
                 continue
@@ -442,8 +442,13 @@ def test_attack_gains_nothing_and_leaves_nothing(
     assert "LEAK" not in repr(result)
     assert SECRET not in result.output
     assert elapsed < SHORT.wall_s + 10, "the sandbox's start is slow only on a machine under load"
+    deadline = time.monotonic() + 2  # the fork that ran the tests ends itself
+    while _strangers() - before and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert not _strangers() - before
-    planted = {entry for entry in set(os.listdir(tempfile.gettempdir())) - files if "planted" in entry or entry == "link"}
+    planted = {
+        entry for entry in set(os.listdir(tempfile.gettempdir())) - files if "planted" in entry or entry == "link"
+    }
     assert not planted
 
 

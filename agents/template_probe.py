@@ -14,9 +14,9 @@ MARGIN = "\n "
 
 
 def compile_template(
-    codec: TextCodec, end_token_ids: Sequence[int], renderer: Renderer, system_prompt: str | None
+    codec: TextCodec, end_token_ids: Sequence[int], renderer: Renderer, system_prompt: str | None, *, has_role: bool
 ) -> CompiledTemplate:
-    """Compile a template for one system prompt.
+    """Compile a template for one system prompt; ``has_role``: it has a system role.
 
     ``first`` is None where the template changes a message in a way that is not stripping its margins; it is then
     rendered whole. The bridges are None unless both hold on dummy conversations of one, two and three turns:
@@ -25,14 +25,15 @@ def compile_template(
     2. What stands between a reply, the next user message and the next reply is the same at every turn.
     """
     first_text, second_text, third_text = (
-        renderer(with_system(renderer, system_prompt, _dummy(num_turns))) for num_turns in (1, 2, 3)
+        renderer(with_system(has_role, system_prompt, _dummy(num_turns))) for num_turns in (1, 2, 3)
     )
     strips = _margins(renderer)
     first = _cut(first_text, USER[0])
     if first is None or strips is None:
         return CompiledTemplate(None, None, None)
     # Behind a system prompt folded into the first message, the left margin is inside that message.
-    first_slot = Slot.around(codec, *first, (strips[0] and not _is_folded(renderer, system_prompt), strips[1]))
+    is_folded = bool(system_prompt) and not has_role
+    first_slot = Slot.around(codec, *first, (strips[0] and not is_folded, strips[1]))
     between = _bridge_texts(first_text, second_text, third_text)
     if between is None:
         return CompiledTemplate(first_slot, None, None)
@@ -86,11 +87,6 @@ def _margins(renderer: Renderer) -> tuple[bool, bool] | None:
             if bare.replace(USER[0], text) == wide:
                 return (left, right)
     return None
-
-
-def _is_folded(renderer: Renderer, system_prompt: str | None) -> bool:
-    messages = with_system(renderer, system_prompt, [{"role": "user", "content": USER[0]}])
-    return bool(system_prompt) and len(messages) == 1
 
 
 def closing_token_id(codec: TextCodec, renderer: Renderer) -> int | None:

@@ -120,6 +120,7 @@ class ChatTemplate:
         self.codec = codec
         self.end_token_ids = tuple(end_token_ids)
         self._renderer = renderer
+        self._has_system_role = has_system_role(renderer)
         self._compiled: dict[str | None, CompiledTemplate] = {}
 
     def is_append_only(self, system_prompt: str | None) -> bool:
@@ -138,14 +139,17 @@ class ChatTemplate:
         return slot.fill(self.codec, observation)
 
     def render(self, system_prompt: str | None, messages: Sequence[Message]) -> list[int]:
-        return list(self.codec.encode_markup(self._renderer(with_system(self._renderer, system_prompt, messages))))
+        text = self._renderer(with_system(self._has_system_role, system_prompt, messages))
+        return list(self.codec.encode_markup(text))
 
     def _compile(self, system_prompt: str | None) -> CompiledTemplate:
         compiled = self._compiled.get(system_prompt)
         if compiled is None:
             from winnowrl.agents.template_probe import compile_template
 
-            compiled = compile_template(self.codec, self.end_token_ids, self._renderer, system_prompt)
+            compiled = compile_template(
+                self.codec, self.end_token_ids, self._renderer, system_prompt, has_role=self._has_system_role
+            )
             self._compiled[system_prompt] = compiled
         return compiled
 
@@ -188,15 +192,19 @@ class TokenizerRenderer:
         return str(text)
 
 
-def with_system(renderer: Renderer, system_prompt: str | None, messages: Sequence[Message]) -> list[Message]:
+def has_system_role(renderer: Renderer) -> bool:
+    """Whether the template shows a system message; some refuse it, some drop it silently."""
+    word = "winnowsystem"
+    try:
+        return word in renderer([{"role": "system", "content": word}, {"role": "user", "content": "winnowuser"}])
+    except ValueError:
+        return False
+
+
+def with_system(has_role: bool, system_prompt: str | None, messages: Sequence[Message]) -> list[Message]:
     """Put the system prompt before ``messages``; where the template has no system role, into the first message."""
     if not system_prompt:
         return list(messages)
-    with_role = [{"role": "system", "content": system_prompt}, *messages]
-    try:
-        if system_prompt.strip() in renderer(with_role):
-            return with_role
-    except ValueError:
-        pass
-    first = {**messages[0], "content": f"{system_prompt}\n\n{messages[0]['content']}"}
-    return [first, *messages[1:]]
+    if has_role:
+        return [{"role": "system", "content": system_prompt}, *messages]
+    return [{**messages[0], "content": f"{system_prompt}\n\n{messages[0]['content']}"}, *messages[1:]]

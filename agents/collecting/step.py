@@ -65,7 +65,8 @@ class StepRun:
         self._gate, self._audit, self._next_task = gate, audit, next_task
         self._groups: list[GroupRun] = []
         self._replacements: list[GroupRun] = []
-        self._occurrences: Counter[str] = Counter()
+        self._first_group, self._on_episode_over = first_group, on_episode_over
+        self._occurrences: Counter[str] = Counter() if occurrences is None else occurrences
         self._live: set[Episode] = set()
         self._asyncio_tasks: set[asyncio.Task[None]] = set()
         self._num_live_in_round = 0
@@ -112,7 +113,7 @@ class StepRun:
 
     def _make_group(self, task: Task, number: int) -> GroupRun:
         number += self._first_group
-        assert number < MAX_GROUPS, f"a step has more than {MAX_GROUPS} groups"
+        assert self._first_group + number < MAX_GROUPS, f"a step has more than {MAX_GROUPS} groups"
         # A task that stands twice in a step gets other seeds the second time; so does one drawn in a refill.
         occurrence = self._occurrences[task.id]
         self._occurrences[task.id] += 1
@@ -120,7 +121,7 @@ class StepRun:
         return GroupRun(
             self._settings,
             task,
-            self._step * MAX_GROUPS + number,
+            self._step * MAX_GROUPS + self._first_group + number,
             self._policy_version,
             (*self._seed_parts, key),
             gate=self._gate,
@@ -162,6 +163,8 @@ class StepRun:
         if self._on_episode_over is not None:
             self._on_episode_over()
         self._num_live_in_round -= not episode.group.record.is_replacement
+        if self._on_episode_over is not None:
+            self._on_episode_over()
         if self._num_live_in_round == 0 or not self._live:
             self._changed.set()
 

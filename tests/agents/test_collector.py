@@ -124,6 +124,22 @@ def test_a_task_that_stands_twice_in_a_step_is_not_the_same_group_twice(codec: T
     assert not {r.rollout_id for r in first} & {r.rollout_id for r in second}
 
 
+def test_a_step_collected_in_two_calls_repeats_no_id_and_no_seed(codec: TextCodec) -> None:
+    collector = make_collector(codec, walk)
+    ended: list[int] = []
+    tasks = collector.task_set("train")[:2]
+
+    async def play() -> list[StepRollouts]:
+        first = await collector.collect(tasks, step=4, policy_version=0, on_episode_over=lambda: ended.append(1))
+        return [first, await collector.collect(tasks, step=4, policy_version=0, first_group=2)]
+
+    first, second = asyncio.run(play())
+    assert len(ended) == 8
+    assert [group.group_id for group in first.groups + second.groups] == [400_000, 400_001, 400_002, 400_003]
+    assert not {r.seed for r in first.rollouts} & {r.seed for r in second.rollouts}
+    assert not {r.rollout_id for r in first.rollouts} & {r.rollout_id for r in second.rollouts}
+
+
 def test_what_ended_an_episode_is_told_apart(codec: TextCodec) -> None:
     turn_limit = collect(make_collector(codec, lambda p, s: "go", env_kwargs={"length": 99}, max_turns=3), 1)
     for rollout in turn_limit.rollouts:

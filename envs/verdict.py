@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 VerdictStatus = Literal["correct", "wrong", "undecided"]
@@ -15,12 +15,12 @@ class Verdict:
     Attributes:
         status: ``undecided`` when the verifier timed out or could not read the gold answer.
         reason: One short clause for a person reading the rollout.
-        seconds: Wall-clock time spent deciding.
+        seconds: Wall-clock time spent deciding; two verdicts that differ only in it are equal.
     """
 
     status: VerdictStatus
     reason: str = ""
-    seconds: float = 0.0
+    seconds: float = field(default=0.0, compare=False)
 
     @property
     def is_correct(self) -> bool:

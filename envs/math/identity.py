@@ -14,11 +14,15 @@ from sympy.core.function import AppliedUndef
 MAX_BITS = 1_000_000
 DIGITS = 30
 # Irrational-looking rationals: no accidental zeros, both signs, inside and outside (-1, 1).
-_POSITIVE = ("0.7310585786", "1.9283746561", "2.6457513111", "0.3678794412", "3.3166247904", "1.2020569032")
-_NEGATIVE = ("-0.8414709848", "-1.7724538509", "-2.2360679775", "-0.5671432904")
+_REAL = (
+    "0.7310585786", "-0.8414709848", "1.9283746561", "-1.7724538509", "2.6457513111",
+    "0.3678794412", "-2.2360679775", "3.3166247904", "1.2020569032", "-0.5671432904",
+)  # fmt: skip
+_POSITIVE = tuple(value for value in _REAL if not value.startswith("-"))
 _INTEGERS = (5, 8, 3, 12, 7, 10)
 _INTEGER_NAMES = {"n", "m", "k", "N", "M", "K", "j", "r"}
 MIN_AGREEING_POINTS = 3
+ENOUGH_AGREEING_POINTS = 5
 
 
 class TooLarge(Exception):  # noqa: N818 - turned into a verdict, never raised to a user
@@ -109,20 +113,46 @@ class PointTest:
             return None if values is None else self._close(*values)
         if self.left.free_symbols != self.right.free_symbols and self._is_simple():
             return False
+        agreed = None
         for points in self._point_sets():
-            verdicts = [self._close(*values) for point in points if (values := self._evaluate(point))]
-            if len(verdicts) >= MIN_AGREEING_POINTS and all(verdicts):
-                return True
-            if verdicts and not all(verdicts) and points and not self._has_integer_names():
+            agreed = self._agree_at(points)
+            if agreed:
+                break
+        return agreed
+
+    def _agree_at(self, points: list[dict[Any, Any]]) -> bool | None:
+        """Whether both agree wherever ``left`` is real; -ln z and ln(1/z) differ off its domain only.
+
+        Where ``left`` is complex counts only when it is written with i or is real nowhere.
+        """
+        is_complex = self.left.has(sympy.I)
+        num_agreeing = 0
+        off_domain: list[bool] = []
+        for point in points:
+            values = self._evaluate(point)
+            if values is None:
+                continue
+            is_close = self._close(*values)
+            if not is_complex and not values[0].is_real:
+                off_domain.append(is_close)
+            elif not is_close:
                 return False
-        return False if verdicts else None
+            else:
+                num_agreeing += 1
+                if num_agreeing == ENOUGH_AGREEING_POINTS:
+                    return True
+        if num_agreeing >= MIN_AGREEING_POINTS:
+            return True
+        if num_agreeing or len(off_domain) < MIN_AGREEING_POINTS:
+            return None
+        return all(off_domain)
 
     def constant_ratio(self) -> Any:
         """left / right where it is the same non-zero real number at all points, else None."""
         if not self.symbols:
             return None
         ratios = []
-        for point in [*self._points(_POSITIVE), *self._points(_NEGATIVE)]:
+        for point in self._points(_REAL):
             values = self._evaluate(point)
             if values and abs(values[1]) > self.tolerance:
                 ratios.append(sympy.N(values[0] / values[1], DIGITS))
@@ -140,7 +170,8 @@ class PointTest:
     def _point_sets(self) -> list[list[dict[Any, Any]]]:
         if any(map(_has_symbolic_bounds, (self.left, self.right))):
             return [self._points(_INTEGERS)]
-        sets = [[*self._points(_POSITIVE[:4]), *self._points(_NEGATIVE[:2])]]
+        # After mixed signs, positive values only: a logarithm of each of several variables has few real points.
+        sets = [[*self._points(_REAL), *self._points(_POSITIVE)]]
         if self._has_integer_names():
             sets.append(self._points(_INTEGERS))
         return sets
@@ -179,7 +210,8 @@ def _number_at(expression: Any, point: dict[Any, Any]) -> Any:
     value = expression.xreplace(point) if point else expression
     if value.has(sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative):
         value = value.doit()
-    value = sympy.N(value, DIGITS)
+    # A rounding error is no imaginary part; a constant may really be tiny, and keeps all it has.
+    value = sympy.N(value, DIGITS, chop=bool(point))
     return value if has_value(value) else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +57,6 @@ class Collector:
         self.sampling, self.run_seed, self.allocator = sampling, run_seed, allocator
         self.gate, self.audit = gate, audit
         self._deadlines = deadlines or Deadlines()
-        self._occurrences: Counter[str] = Counter()
         self._max_concurrent, self._failure_rate_limit = max_concurrent_episodes, failure_rate_limit
 
     def task_set(self, split: str) -> TaskSet:
@@ -98,8 +96,6 @@ class Collector:
                 f"policy_version is {policy_version} and the engine carries {self.engine.policy_version}; load the "
                 "weights of that version into the engine before collecting"
             )
-        if first_group == 0:
-            self._occurrences = Counter()
         allocator = self.allocator
         first_round = allocator.first_round(len(tasks), features)
         if next_task is not None and len(set(first_round)) > 1:

@@ -65,8 +65,7 @@ class StepRun:
         self._gate, self._audit, self._next_task = gate, audit, next_task
         self._groups: list[GroupRun] = []
         self._replacements: list[GroupRun] = []
-        self._first_group, self._on_episode_over = first_group, on_episode_over
-        self._occurrences: Counter[str] = Counter() if occurrences is None else occurrences
+        self._occurrences: Counter[str] = Counter()
         self._live: set[Episode] = set()
         self._asyncio_tasks: set[asyncio.Task[None]] = set()
         self._num_live_in_round = 0
@@ -113,15 +112,16 @@ class StepRun:
 
     def _make_group(self, task: Task, number: int) -> GroupRun:
         number += self._first_group
-        assert self._first_group + number < MAX_GROUPS, f"a step has more than {MAX_GROUPS} groups"
+        assert number < MAX_GROUPS, f"a step has more than {MAX_GROUPS} groups"
         # A task that stands twice in a step gets other seeds the second time; so does one drawn in a refill.
         occurrence = self._occurrences[task.id]
         self._occurrences[task.id] += 1
-        key = f"{task.id}#{self._first_group + occurrence}" if self._first_group + occurrence else task.id
+        is_again = self._first_group or occurrence
+        key = f"{task.id}#{self._first_group}.{occurrence}" if is_again else task.id
         return GroupRun(
             self._settings,
             task,
-            self._step * MAX_GROUPS + self._first_group + number,
+            self._step * MAX_GROUPS + number,
             self._policy_version,
             (*self._seed_parts, key),
             gate=self._gate,
@@ -160,8 +160,6 @@ class StepRun:
 
     def _on_over(self, episode: Episode) -> None:
         self._live.remove(episode)
-        if self._on_episode_over is not None:
-            self._on_episode_over()
         self._num_live_in_round -= not episode.group.record.is_replacement
         if self._on_episode_over is not None:
             self._on_episode_over()

@@ -204,6 +204,9 @@ class SteppedEngine:
                 self._stepper.admit(request)
             except EngineFailure as failure:
                 results.append((request.request_id, failure))
+            except Exception as error:  # noqa: BLE001 - a request the engine does not take fails alone
+                failure = EngineFailure(f"{self._stepper.name} refused a request: {error}")
+                results.append((request.request_id, failure))
         if gone:
             self._stepper.cancel(cancelled)
         results += [(reply.request_id, reply) for reply in self._stepper.step()]

@@ -37,16 +37,18 @@ class VllmStepper:
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
+        self._max_context_tokens: int = engine.model_config.max_model_len
         self._is_cpu = engine.vllm_config.device_config.device_type == "cpu"
 
     def admit(self, request: Request) -> None:
         self._add(str(request.request_id), request.prompt_ids, sampling_params(request.sampling, request.seed))
 
     def _add(self, request_id: str, prompt_ids: list[int], params: Any) -> None:
-        try:
-            self._engine.add_request(request_id, {"prompt_token_ids": prompt_ids}, params)
-        except ValueError as error:
-            raise EngineFailure(f"{self.name} refused a prompt of {len(prompt_ids)} tokens: {error}") from error
+        if not 0 < len(prompt_ids) < self._max_context_tokens:
+            raise EngineFailure(
+                f"{self.name} refused a prompt of {len(prompt_ids)} tokens; allowed: 1 to {self._max_context_tokens - 1}"
+            )
+        self._engine.add_request(request_id, {"prompt_token_ids": prompt_ids}, params)
 
     def cancel(self, request_ids: Sequence[int]) -> None:
         self._engine.abort_request([str(request_id) for request_id in request_ids])

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from winnowrl.envs.code.environment import CodeEnv
-
     from winnowrl.envs.code.execution import ExecutionResult, Limits
     from winnowrl.envs.code.image import SandboxUnavailableError
     from winnowrl.envs.code.runner import run_tests

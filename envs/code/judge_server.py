@@ -40,8 +40,8 @@ class JudgeServer:
     def is_alive(self) -> bool:
         return self.process_id == os.getpid() and self._sandbox.wait(0) is None
 
-    def submit(self, job: dict[str, Any], channel: int, verdict: int) -> None:
-        """Hand a job over with its descriptors.
+    def submit(self, job: dict[str, Any], channel: int, verdict: int, lifeline: int) -> None:
+        """Hand a job over with its descriptors; the judge dies when the other end of ``lifeline`` is closed.
 
         Raises:
             SandboxFailureError: the server is gone.
@@ -50,7 +50,7 @@ class JudgeServer:
         try:
             fill(message, marshal.dumps(job))
             with self._lock:
-                socket.send_fds(self._control, [b"job"], [channel, verdict, message])
+                socket.send_fds(self._control, [b"job"], [channel, verdict, message, lifeline])
         except OSError as error:
             raise SandboxFailureError(
                 f"the sandbox of the tests is gone: {self.complaints().decode() or error}"

@@ -7,7 +7,7 @@ import os
 import selectors
 import socket
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from winnowrl.envs.code.checks import CheckPlan, plan_checks
@@ -24,7 +24,7 @@ MAX_FAILURES = 10
 KEPT_OUTPUT = 4096
 # The process of the tests decodes and compares what the program sends, so it has room for several answers at once.
 # All judges share one sandbox, whose processes are counted together.
-JUDGE_LIMITS = Limits(memory_mb=1024, processes=4096, disk_mb=1)
+JUDGE_LIMITS = Limits(cpu_s=60, memory_mb=1024, processes=4096, disk_mb=1)
 DEFAULT_LIMITS = Limits()
 
 
@@ -98,6 +98,8 @@ class _Run:
         ours, theirs = socket.socketpair()
         self.output_fd, output = _pipe(stack)
         self.verdict_fd, verdict = _pipe(stack)
+        lifeline, kept = os.pipe()
+        stack.callback(os.close, kept)
         max_bytes = (self.limits.answer_kb << 10) + 4096
         candidate = {
             "channel": theirs.fileno(),
@@ -107,8 +109,7 @@ class _Run:
         }
         job = {
             "max_bytes": max_bytes,
-            "limits": kernel_limits(replace(JUDGE_LIMITS, cpu_s=self.limits.wall_s)),
-            "alarm_s": int(START_S + self.limits.wall_s) + 1,
+            "limits": kernel_limits(JUDGE_LIMITS),
             "entry_point": entry_point,
             "prelude": _compile_prelude(prelude),
             "tests": self.plan.code,
@@ -120,7 +121,7 @@ class _Run:
         # Our ends go at once, so that the death of one process is the end of file of the other.
         try:
             self.server = get_judge_server(kind)
-            self.server.submit(job, ours.fileno(), verdict)
+            self.server.submit(job, ours.fileno(), verdict, lifeline)
             modules = ("wire", "candidate")
             self.candidate = Sandbox(modules, "main", candidate, self.limits, [theirs.fileno()], output, kind)
             stack.callback(self.candidate.kill)
@@ -129,6 +130,7 @@ class _Run:
             theirs.close()
             os.close(output)
             os.close(verdict)
+            os.close(lifeline)
 
     def watch(self) -> None:
         """Read findings until the tests are done, a limit is crossed or a process is gone."""

@@ -29,27 +29,28 @@ class UnsendableError(TypeError):
     """A value that cannot cross: too large, too deep, or of a kind the receiving side must not rebuild."""
 
 
-_TYPES: dict[str, type] = {
-    kind.__name__: kind for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
-}
+_PLAIN: tuple[type, ...] = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
+_TYPES: dict[str, type] = {kind.__name__: kind for kind in _PLAIN}
 
 
 def _construct(name: str, arguments: tuple[Any, ...]) -> Any:
-    if name == "complex":
+    kinds = [type(argument) for argument in arguments]
+    # The kinds are checked because some constructors compute: bytearray(10**12), Fraction("1e999999999").
+    if name == "complex" and kinds == [float, float]:
         return complex(*arguments)
-    if name == "range":
+    if name == "range" and kinds == [int, int, int]:
         return range(*arguments)
-    if name == "bytearray":
-        return bytearray(*arguments)
-    if name == "Decimal":
+    if name == "bytearray" and kinds == [bytes]:
+        return bytearray(arguments[0])
+    if name == "Decimal" and kinds == [str]:
         from decimal import Decimal
 
-        return Decimal(*arguments)
-    if name == "Fraction":
+        return Decimal(arguments[0])
+    if name == "Fraction" and kinds == [int, int]:
         from fractions import Fraction
 
         return Fraction(*arguments)
-    if name == "type" and arguments[0] in _TYPES:
+    if name == "type" and kinds == [str] and arguments[0] in _TYPES:
         return _TYPES[arguments[0]]
     raise ChannelClosedError(f"no value of kind {name[:40]!r} may cross")
 

@@ -1,0 +1,507 @@
+"""Running programs against tests: what crosses the sandbox, how checks are counted, and the environment on top."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+import winnowrl.envs  # noqa: F401 - registers the ids
+from winnowrl.envs.code import ExecutionResult, Limits, run_tests
+from winnowrl.envs.code.checks import plan_checks
+from winnowrl.envs.code.environment import CodeEnv, make_limits
+from winnowrl.envs.code.image import SandboxUnavailableError
+from winnowrl.envs.code.judge_server import get_judge_server
+from winnowrl.envs.code.problems import STARTER_SET, ProblemSource, load_splits, visible_tests
+from winnowrl.envs.code.programs import canonical_program, complete_program, extract_program
+from winnowrl.envs.code.sandbox import require_sandbox
+from winnowrl.envs.code.seccomp import MACHINES, REFUSED, build_filter
+from winnowrl.envs.code.wire import MAX_DEPTH, ChannelClosedError, UnsendableError, decode, encode
+
+SHARED = Path(os.environ.get("WINNOWRL_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sandbox() -> None:
+    try:
+        require_sandbox()
+    except SandboxUnavailableError as error:
+        pytest.skip(str(error))
+
+
+def refuse(value: Any) -> tuple[bytes, int, str]:
+    raise UnsendableError(f"an object of type {type(value).__name__}")
+
+
+def no_objects(tag: bytes, number: int, name: str) -> Any:
+    raise ChannelClosedError("no objects here")
+
+
+# -- values on the wire
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        0,
+        -(10**5000),
+        1.5,
+        float("inf"),
+        "ü\ud800\0",
+        b"\x00\xff",
+        [1, [2, (3, {4})]],
+        {(1, "a"): {"b": None}},
+        frozenset({1}),
+        2 + 3j,
+        range(1, 9, 2),
+        bytearray(b"x"),
+        int,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_plain_value_crosses_unchanged(value: Any) -> None:
+    back = decode(encode(value, refuse), no_objects)
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_a_subclass_crosses_as_the_builtin_type() -> None:
+    class Liar(int):
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = int.__hash__
+
+    back = decode(encode([Liar(5)], refuse), no_objects)
+    assert back != [6]
+    assert type(back[0]) is int
+
+
+def test_a_value_nested_too_deep_is_refused() -> None:
+    value: list[Any] = []
+    for _ in range(MAX_DEPTH + 1):
+        value = [value]
+    with pytest.raises(UnsendableError, match="deeper than"):
+        encode(value, refuse)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"q",
+        b"l\xff\xff\xff\xff",
+        b"u\x00\x00\x00\x09abc",
+        b"i\x00\x00\x00\x02zz",
+        b"l\x00\x00\x00\x01" * 500,
+        b"d\x00\x00\x00\x01" + encode([], refuse) + b"N",
+        b"x\x00\x00\x00\x04eval" + encode(("1",), refuse),
+        b"x\x00\x00\x00\x07Decimal" + encode(("zz",), refuse),
+        b"x\x00\x00\x00\x08Fraction" + encode(("1e999999999",), refuse),
+        b"x\x00\x00\x00\x09bytearray" + encode((1 << 40,), refuse),
+        b"o\x00\x00\x00\x031 x",
+        b"NN",
+    ],
+)
+def test_bytes_that_are_no_value_are_refused(data: bytes) -> None:
+    with pytest.raises(ChannelClosedError):
+        decode(data, no_objects)
+
+
+# -- counting checks
+
+
+def check(program: str, tests: str, entry_point: str = "f", **kwargs: Any) -> tuple[int, int, str]:
+    result = run_tests(program, tests, entry_point, **kwargs)
+    return result.passed, result.total, result.status
+
+
+def test_each_assert_is_a_check_and_a_loop_is_one() -> None:
+    tests = "assert f(1) == 2\nassert f(2) == 0\nfor n in range(3):\n    assert f(n) == n + 1"
+    assert check("def f(x): return x + 1", tests) == (2, 3, "failed")
+
+
+def test_a_failing_check_tells_what_the_program_did() -> None:
+    result = run_tests("def f(x):\n    return x / (x - 2)", "assert f(4) == 3\nassert f(2) == 0", "f")
+    assert [(failure.source, failure.message) for failure in result.failures] == [
+        ("assert f(4) == 3", "returned 2.0"),
+        ("assert f(2) == 0", "raised ZeroDivisionError: division by zero (line 2)"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "def check(candidate):\n    assert candidate(1) == 2\n    assert candidate(3) == 4\n",
+        "def check(candidate):\n    assert candidate(1) == 2\n    assert candidate(3) == 4\n\ncheck(f)",
+        "def test_one():\n    assert f(1) == 2\n\ndef test_two():\n    assert f(3) == 4\n",
+        "import unittest\nclass TestF(unittest.TestCase):\n    def setUp(self): self.one = 1\n"
+        "    def test_a(self): self.assertEqual(f(self.one), 2)\n    def test_b(self): self.assertEqual(f(3), 4)\n",
+    ],
+    ids=["check not called", "check called", "pytest functions", "unittest"],
+)
+def test_tests_of_any_usual_style_are_counted(tests: str) -> None:
+    assert check("def f(x): return x + 1", tests) == (2, 2, "passed")
+    assert check("def f(x): return 2", tests) == (1, 2, "failed")
+
+
+def test_a_program_that_cannot_be_loaded_passes_nothing() -> None:
+    tests = "assert f(1) == 2\nassert f(2) == 3"
+    for program in ("def f(x) return", "import no_such_module\ndef f(x): return x + 1", "g = 1"):
+        result = run_tests(program, tests, "f")
+        assert (result.passed, result.total, result.status) == (0, 2, "invalid")
+        assert "Error" in result.message
+
+
+def test_tests_that_are_no_python_or_assert_nothing_are_the_callers_mistake() -> None:
+    with pytest.raises(ValueError, match="no Python"):
+        run_tests("def f(x): return x", "assert f(1) ==", "f")
+    with pytest.raises(ValueError, match="assert nothing"):
+        run_tests("def f(x): return x", "f(1)", "f")
+
+
+def test_a_statement_outside_any_check_that_fails_is_a_failure() -> None:
+    assert check("def f(x): return x.y", "assert 1 == 1\nf(1)") == (1, 2, "failed")
+
+
+def test_exceptions_arrive_as_the_nearest_builtin_one() -> None:
+    program = "class Odd(ValueError): pass\ndef f(x):\n    raise Odd('no') if x else KeyError(x)"
+    tests = """
+for x, kind in ((1, ValueError), (0, KeyError)):
+    try:
+        f(x)
+        assert False
+    except kind:
+        pass
+"""
+    assert check(program, tests) == (1, 1, "passed")
+
+
+def test_stop_iteration_does_not_end_a_loop_of_the_tests() -> None:
+    # map() would take it for the end of the values, and zip() of nothing compares nothing.
+    tests = "assert all(got == 1 for got, _ in zip(map(f, [1, 2]), [1, 2]))"
+    assert check("def f(x): raise StopIteration", tests) == (0, 1, "failed")
+
+
+def test_a_function_may_work_in_place_if_it_returns_nothing() -> None:
+    tests = "values = [3, 1, 2]\nf(values)\nassert values == [1, 2, 3]"
+    assert check("def f(x): x.sort()", tests) == (1, 1, "passed")
+
+
+def test_emptying_the_arguments_does_not_change_what_is_expected() -> None:
+    # In one process f(values) == sorted(values) would compare [] with [].
+    tests = "values = [3, 1, 2]\nassert f(values) == sorted(values)"
+    assert check("def f(x):\n    x.clear()\n    return []", tests) == (0, 1, "failed")
+    assert check("def f(x):\n    x.clear()", tests) == (0, 1, "failed")
+
+
+def test_classes_iterators_and_callbacks_work_across_the_boundary() -> None:
+    program = """
+class Stack:
+    def __init__(self): self.items = []
+    def push(self, item): self.items.append(item)
+    def pop(self): return self.items.pop()
+    def __len__(self): return len(self.items)
+def squares(n):
+    for i in range(n): yield i * i
+def apply(function, values): return sorted(map(function, values))
+"""
+    tests = """
+s = Stack()
+s.push(1); s.push("b")
+assert len(s) == 2 and s.pop() == "b"
+assert s.items == [1]
+assert list(squares(3)) == [0, 1, 4]
+assert next(squares(1)) == 0
+assert apply(lambda x: -x, [1, 2]) == [-2, -1]
+assert apply(len, ["a", ""]) == [0, 1]
+"""
+    assert check(program, tests, "Stack") == (6, 6, "passed")
+
+
+def test_helpers_of_the_prelude_are_not_the_programs_to_replace() -> None:
+    tests = "for x in (1, 2):\n    assert f(helper(x)) == x"
+    cheat = "def helper(x): return x\ndef f(x): return x"
+    assert check(cheat, tests) == (1, 1, "passed")  # without a prelude, helper is the program's
+    assert check(cheat, tests, prelude="def helper(x): return x * 7") == (0, 1, "failed")
+    assert check("def f(x): return x // 7", tests, prelude="def helper(x): return x * 7") == (1, 1, "passed")
+
+
+def test_tests_that_hand_over_what_cannot_cross_decide_nothing() -> None:
+    result = run_tests("def f(x): return 1", "class Node: pass\nassert f(Node()) == 1", "f")
+    assert result.status == "unsupported"
+    assert not result.is_decided
+
+
+def test_a_limit_is_kept_to_the_tenth_of_a_second() -> None:
+    started = time.monotonic()
+    result = run_tests("import time\ndef f(x): time.sleep(60)", "assert f(1) == 2", "f", Limits(wall_s=0.5))
+    assert result.status == "timeout"
+    assert "0.5 s" in result.message
+    assert time.monotonic() - started < 10  # the start of a sandbox on a machine under load included
+
+
+def test_runs_in_many_threads_do_not_disturb_each_other() -> None:
+    def one(n: int) -> ExecutionResult:
+        return run_tests(f"def f(x): return x + {n}", f"assert f(1) == {n + 1}", "f")
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(result.status == "passed" for result in pool.map(one, range(12)))
+
+
+def test_random_tests_draw_the_same_numbers_every_time() -> None:
+    tests = "import random\nassert f(random.random()) < 0"
+    messages = {run_tests("def f(x): return x", tests, "f").failures[0].message for _ in range(2)}
+    assert len(messages) == 1
+
+
+def test_tests_that_loop_end_with_the_run() -> None:
+    tests = "while f(1) == 1:\n    for _ in range(10 ** 9): pass\nassert f(1) == 2"
+    assert check("def f(x): return x", tests, limits=Limits(wall_s=0.8)) == (0, 1, "timeout")
+    deadline = time.monotonic() + 2
+    while judges() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not judges()
+
+
+def judges() -> list[int]:
+    """Processes forked from the sandbox in which tests run."""
+    server = get_judge_server("bubblewrap")
+    first = children(server._sandbox.pid)[0]
+    return children(first)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_no_descriptor_stays_open() -> None:
+    run_tests("def f(x): return x", "assert f(1) == 1", "f")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        run_tests("import os; os._exit(3)", "assert f(1) == 1", "f")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_without_a_sandbox_the_log_says_unsafe(caplog: pytest.LogCaptureFixture) -> None:
+    from winnowrl.envs.code.sandbox import warn_unsafe
+
+    warn_unsafe.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        assert check("def f(x): return x + 1", "assert f(1) == 2", sandbox="none") == (1, 1, "passed")
+    assert "UNSAFE" in caplog.text
+
+
+def test_without_bubblewrap_the_environment_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    from winnowrl.envs.code import image, sandbox
+
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(image, "import_module", missing)
+    monkeypatch.setattr(image.shutil, "which", lambda name: None)
+    image.get_image.cache_clear()
+    sandbox.require_sandbox.cache_clear()
+    try:
+        with pytest.raises(SandboxUnavailableError, match=r"pip install 'winnowrl\[sandbox\]'"):
+            CodeEnv()
+    finally:
+        image.get_image.cache_clear()
+        sandbox.require_sandbox.cache_clear()
+
+
+# -- the system-call filter
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_filter_is_whole_instructions_and_within_the_kernels_limit(machine: str) -> None:
+    rules = build_filter(machine)
+    assert rules is not None
+    assert len(rules) % 8 == 0
+    assert len(rules) // 8 < 4096
+    assert len(rules) // 8 > len(REFUSED)
+
+
+def test_an_unknown_machine_has_no_filter() -> None:
+    assert build_filter("riscv64") is None
+
+
+def test_plans_are_shared_between_members_of_a_group() -> None:
+    assert plan_checks("assert f(1) == 1", "f") is plan_checks("assert f(1) == 1", "f")
+
+
+# -- from reply to program
+
+
+@pytest.mark.parametrize(
+    ("reply", "program"),
+    [
+        ("```python\ndef f(x): return x\n```", "def f(x): return x"),
+        ("First\n```python\ndef f(x): return 1\n```\nthen\n```py\ndef f(x): return 2\n```", "def f(x): return 2"),
+        ("```python\ndef f(x): return 1\n```\nUsage:\n```python\nprint(f(1))\n```", "def f(x): return 1"),
+        ("```bash\nls\n```\n```\ndef f(x): return 1\n```", "def f(x): return 1"),
+        ("<think>```python\ndef f(x): return 0\n```</think>```python\ndef f(x): return 1\n```", "def f(x): return 1"),
+        ("```python\ndef f(x):\n    return", "def f(x):\n    return"),
+        ("def f(x): return 1", "def f(x): return 1"),
+    ],
+)
+def test_the_program_is_found_in_a_reply(reply: str, program: str) -> None:
+    assert extract_program(reply, "f") == program
+
+
+def test_a_completion_is_a_whole_function_or_its_body() -> None:
+    prompt = 'from math import pi\n\ndef f(r):\n    """Area."""\n'
+    tests = "assert round(f(1), 2) == 3.14"
+    for reply in ("    return pi * r * r\n", "def f(r):\n    return pi * r * r\n"):
+        assert check(complete_program(prompt, reply, "f"), tests, prelude=prompt) == (1, 1, "passed")
+
+
+def test_programs_that_differ_in_layout_are_one_action() -> None:
+    one = 'def f(x):\n    """Doc."""\n    # why\n    return (x+1)\n'
+    assert canonical_program(one) == canonical_program("def f(x): return x + 1")
+    assert canonical_program("no python (") == "no python ("
+    assert canonical_program("-" * 19_000 + "1") == "-" * 19_000 + "1"
+
+
+# -- the environment
+
+
+def program_of(task: Any) -> str:
+    return f"```python\n{task.metadata['canonical_solution']}```"
+
+
+def make(**kwargs: Any) -> CodeEnv:
+    return gymnasium.make("winnowrl/Code-v0", **kwargs).unwrapped  # type: ignore[return-value]
+
+
+def test_every_starter_problem_is_solved_by_its_solution_and_not_by_nothing() -> None:
+    env = make()
+    tasks = [*env.task_set("train"), *env.task_set("eval")]
+    assert len(tasks) == len(STARTER_SET.read_text().splitlines()) == 28
+
+    def one(task: Any) -> tuple[float, float]:
+        mine = make(reward="fraction")
+        mine.reset(seed=0, options={"task": task})
+        _, right, _, _, info = mine.step(program_of(task))
+        mine.reset(seed=0, options={"task": task})
+        assert info["verdict"].is_correct
+        _, wrong, _, _, _ = mine.step(f"```python\ndef {task.metadata['entry_point']}(*args): return None\n```")
+        return right, wrong
+
+    with ThreadPoolExecutor(3) as pool:
+        for right, wrong in pool.map(one, tasks):
+            assert right == 1.0
+            assert wrong < 1.0
+
+
+def test_train_and_eval_share_no_problem() -> None:
+    splits = load_splits(ProblemSource())
+    assert (len(splits["train"]), len(splits["eval"])) == (20, 8)
+    assert not {task.prompt for task in splits["train"]} & {task.prompt for task in splits["eval"]}
+
+
+def test_hidden_tests_stand_in_no_observation() -> None:
+    env = make(max_turns=2)
+    for task in env.task_set("train"):
+        observation, _ = env.reset(seed=0, options={"task": task})
+        assert not any(line in observation for line in task.metadata["tests"].splitlines())
+
+
+def test_with_more_turns_the_failing_visible_test_comes_back() -> None:
+    env = make(max_turns=3)
+    task = next(task for task in env.task_set("train") if task.id == "starter-digit_gap")
+    env.reset(seed=0, options={"task": task})
+    observation, reward, terminated, truncated, info = env.step("```python\ndef digit_gap(n): return 7\n```")
+    assert (reward, terminated, truncated, info["success"]) == (0.0, False, False, False)
+    assert "assert digit_gap(5) == 0" in observation
+    assert "returned 7" in observation
+    _, reward, terminated, _, info = env.step(program_of(task))
+    assert (reward, terminated, info["success"]) == (1.0, True, True)
+
+
+def test_the_last_turn_is_judged_whatever_the_visible_tests_say() -> None:
+    env = make(max_turns=2, reward="fraction")
+    task = next(task for task in env.task_set("train") if task.id == "starter-digit_gap")
+    env.reset(seed=0, options={"task": task})
+    env.step("nothing")
+    _, reward, terminated, _, info = env.step("```python\ndef digit_gap(n): return 0\n```")
+    # 0 is right for 5, 0 and 111: three of the two visible and four hidden checks.
+    assert (reward, terminated) == (0.5, True)
+    assert info["verdict"].reason == "failed: 3 of 6 checks"
+
+
+def test_tests_that_stand_in_the_prompt_are_visible() -> None:
+    row = {
+        "id": "a",
+        "prompt": "Do it:\nassert f(1) ==  2",
+        "entry_point": "f",
+        "tests": "assert f(1) == 2\nassert f(2) == 3",
+    }
+    task = load_rows([row], Path("unused"))[0]
+    assert visible_tests(task) == "assert f(1) == 2"
+
+
+def load_rows(rows: list[dict[str, Any]], path: Path) -> list[Any]:
+    from types import MappingProxyType
+
+    from winnowrl.envs.tasks import Task
+
+    return [
+        Task(row["id"], row["prompt"], None, MappingProxyType({k: row[k] for k in ("entry_point", "tests")}))
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"entry_point": "f g"}, "entry_point is 'f g'"),
+        ({"tests": "assert ("}, "no Python"),
+        ({"tests": "f(1)"}, "assert nothing"),
+        ({"style": "essay"}, "allowed: instruction, completion"),
+    ],
+)
+def test_a_row_that_is_no_problem_is_named(row: dict[str, str], told: str, tmp_path: Path) -> None:
+    path = tmp_path / "problems.jsonl"
+    good = {"id": "1", "prompt": "p", "entry_point": "f", "tests": "assert f(1) == 1"}
+    path.write_text(json.dumps(good) + "\n" + json.dumps({**good, "id": "2", **row}) + "\n")
+    with pytest.raises(ValueError, match="row 2") as error:
+        make(source=str(path)).task_set("train")
+    assert told in str(error.value)
+
+
+def test_options_that_do_not_exist_are_named() -> None:
+    with pytest.raises(ValueError, match=r"limits\.wall is no option; allowed: wall_s"):
+        make_limits({"wall": 3})
+    with pytest.raises(ValueError, match="allowed: bubblewrap, none"):
+        CodeEnv(sandbox="docker")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="max_turns is 0"):
+        CodeEnv(max_turns=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["humaneval", "mbpp_half"])
+def test_every_published_solution_passes(name: str) -> None:
+    path = SHARED / "data/code" / f"{name}.jsonl"
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    env = make(source=str(path), heldout_fraction=0.5)
+    tasks = [*env.task_set("train"), *env.task_set("eval")]
+
+    def one(task: Any) -> tuple[str, str]:
+        mine = make(source=str(path), heldout_fraction=0.5)
+        mine.reset(seed=0, options={"task": task})
+        info = mine.step(program_of(task))[4]
+        return task.id, info["verdict"].reason if not info["success"] else ""
+
+    with ThreadPoolExecutor(3) as pool:
+        assert [failed for failed in pool.map(one, tasks) if failed[1]] == []

@@ -120,6 +120,11 @@ class ObjectiveConfig:
             name: default if getattr(self, name) is None else getattr(self, name) for name, default in defaults.items()
         }
 
+    @property
+    def bounds_large_ratios(self) -> bool:
+        """Whether the loss at a negative advantage stays bounded however far the policy has moved."""
+        return self.loss_type == "cispo" or self.dual_clip is not None or self.delta is not None
+
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
             value = getattr(self, name)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from winnowrl.configs.sections.objective import ObjectiveConfig
 
 _BANDIT = (
     "entropy_source",
@@ -167,6 +170,17 @@ class SelectorConfig:
     def reuses_rollouts(self) -> bool:
         """Whether an update may hold rollouts of earlier steps."""
         return self.type == "cbs" or self.replay.type != "none"
+
+
+def check_reuse(objective: ObjectiveConfig, selector: SelectorConfig) -> None:
+    """Raise ``ValueError`` where old rollouts are trained on and nothing bounds their ratio at a negative advantage."""
+    if selector.reuses_rollouts and not objective.bounds_large_ratios:
+        reason = "selector.type is cbs" if selector.type == "cbs" else f"selector.replay.type is {selector.replay.type}"
+        raise ValueError(
+            f"{reason}, so rollouts of earlier steps are trained on, but objective.dual_clip is not set: a token the "
+            "policy has since made likelier would then weigh without bound at a negative advantage; set "
+            "objective.dual_clip to 10 (or 3), or objective.loss_type to cispo"
+        )
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from winnowrl.agents.rollout import Group, Rollout, TokenSequence
 from winnowrl.configs.sections.objective import ObjectiveConfig
-from winnowrl.configs.sections.selector import DynamicSamplingConfig, ReplayConfig, SelectorConfig
+from winnowrl.configs.sections.selector import DynamicSamplingConfig, ReplayConfig, SelectorConfig, check_reuse
 from winnowrl.envs.tasks import Task
 from winnowrl.training.batch import SequenceStats
 from winnowrl.training.batching import make_batch
@@ -175,3 +175,19 @@ def test_groups_to_train():
 def test_config_mistakes_are_named(build, named):
     with pytest.raises(ValueError, match=named):
         build()
+
+
+REPLAY = ReplayConfig(type="advantage_prioritized")
+
+
+@pytest.mark.parametrize("selector", [SelectorConfig(type="cbs"), SelectorConfig(replay=REPLAY)])
+def test_reuse_needs_a_bound_on_the_ratio(selector):
+    with pytest.raises(ValueError, match=r"objective\.dual_clip"):
+        check_reuse(ObjectiveConfig(), selector)
+    for bounded in ({"dual_clip": 10.0}, {"delta": 4.0}, {"loss_type": "cispo"}):
+        check_reuse(ObjectiveConfig(**bounded), selector)
+
+
+@pytest.mark.parametrize("kind", ["all", "random", "cbs_star"])
+def test_fresh_rollouts_need_no_bound(kind):
+    check_reuse(ObjectiveConfig(), SelectorConfig(type=kind))

@@ -138,13 +138,10 @@ def frozen_sequences(
 
 def sampler_entropy(rollout: Rollout) -> float:
     """Minus the mean log-prob of the sampled tokens, nats: an estimate of the token-mean entropy from one sample."""
-    total, count = 0.0, 0
-    for sequence in rollout.sequences:
-        for logprob, is_sampled in zip(sequence.sampler_logprobs, sequence.completion_mask, strict=True):
-            if is_sampled:
-                total -= logprob
-                count += 1
-    return total / count if count else 0.0
+    # Log-probs are 0 off the mask, so the plain sum is that of the sampled tokens.
+    total = sum(sum(sequence.sampler_logprobs) for sequence in rollout.sequences)
+    count = rollout.num_completion_tokens
+    return -total / count if count else 0.0
 
 
 def _candidate(group: Group, rollout: Rollout, sequences: list[TrainingSequence]) -> Candidate:

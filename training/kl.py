@@ -2,7 +2,8 @@
 
 With d = log p - log p_ref: k1 = d, k2 = d^2 / 2, k3 = exp(-d) + d - 1. As a *value* k1 and k3 are unbiased, k3 is never
 negative. As a *loss* on on-policy samples only the gradient counts: k1's has mean zero (it teaches nothing), k2's is
-that of KL(policy || reference), k3's that of KL(reference || policy). ``k1+`` and ``k3+`` report k1 or k3 and carry k2's gradient.
+that of KL(policy || reference), k3's that of KL(reference || policy). ``k1+`` and ``k3+`` report k1 or k3 and carry
+k2's gradient.
 
 Source: J. Schulman, "Approximating KL divergence"; k3 in DeepSeekMath eq. 4.
 """

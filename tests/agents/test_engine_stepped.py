@@ -1,0 +1,221 @@
+"""The asynchronous face: batching, cancelling, deadlines and failures, over a stepper that only counts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from winnowrl.agents.engines.base import Sampling
+from winnowrl.agents.engines.stepped import Reply, Request, SteppedEngine
+from winnowrl.agents.errors import DeadlineExceeded, EngineFailure
+
+
+class CountingStepper:
+    """Writes the numbers 0, 1, 2 … one a step; a request ends after ``max_tokens`` of them."""
+
+    name = "the counting engine"
+
+    def __init__(self, step_s: float = 0.0) -> None:
+        self.live: dict[int, tuple[Request, int]] = {}
+        self.step_s = step_s
+        self.batch_sizes: list[int] = []
+        self.fails_at = -1
+        self.num_closes = 0
+
+    def admit(self, request: Request) -> None:
+        if request.prompt_ids == [13]:
+            raise KeyError("thirteen")
+        self.live[request.request_id] = (request, 0)
+
+    def cancel(self, request_ids: Sequence[int]) -> None:
+        for request_id in request_ids:
+            self.live.pop(request_id, None)
+
+    def step(self) -> list[Reply]:
+        if not self.live:
+            return []
+        time.sleep(self.step_s)
+        self.batch_sizes.append(len(self.live))
+        if len(self.batch_sizes) == self.fails_at:
+            raise RuntimeError("out of memory")
+        self.live = {key: (request, count + 1) for key, (request, count) in self.live.items()}
+        over = [(key, count) for key, (request, count) in self.live.items() if count == request.sampling.max_tokens]
+        for key, _ in over:
+            del self.live[key]
+        return [Reply(key, list(range(count)), [-1.0] * count, "length") for key, count in over]
+
+    def load_weights(self, weights: Iterable[tuple[str, Any]]) -> None:
+        assert not self.live
+        list(weights)
+
+    def score(self, token_ids: list[int]) -> list[float]:
+        return [-1.0] * (len(token_ids) - 1)
+
+    def close(self) -> None:
+        self.num_closes += 1
+
+
+def make(step_s: float = 0.0, timeout_s: float = 5.0) -> tuple[SteppedEngine, CountingStepper]:
+    stepper = CountingStepper(step_s)
+    return SteppedEngine(lambda: stepper, timeout_s=timeout_s), stepper
+
+
+def test_all_live_requests_share_every_step():
+    engine, stepper = make()
+
+    async def run():
+        replies = await asyncio.gather(*[engine.generate([1], Sampling(3), seed) for seed in range(50)])
+        await engine.close()
+        return replies
+
+    replies = asyncio.run(run())
+    assert all(list(reply.token_ids) == [0, 1, 2] for reply in replies)
+    assert stepper.batch_sizes == [50, 50, 50]
+
+
+def test_an_episodes_next_request_joins_the_very_next_step():
+    # Four turns each, all of the same length: a turn's reply, then the next request, and no step runs without it.
+    engine, stepper = make()
+
+    async def episode():
+        for _ in range(4):
+            await engine.generate([1], Sampling(2), 0)
+
+    async def run():
+        await asyncio.gather(*[asyncio.create_task(episode()) for _ in range(10)])
+        await engine.close()
+
+    asyncio.run(run())
+    assert stepper.batch_sizes == [10] * 8
+
+
+def test_cancelled_request_is_out_of_the_next_step():
+    engine, stepper = make(step_s=0.02)
+
+    async def run():
+        kept = asyncio.create_task(engine.generate([1], Sampling(6), 0))
+        doomed = asyncio.create_task(engine.generate([1], Sampling(1000), 0))
+        await asyncio.sleep(0.05)
+        doomed.cancel()
+        reply = await kept
+        await engine.close()
+        return reply, doomed.cancelled()
+
+    reply, was_cancelled = asyncio.run(run())
+    assert was_cancelled
+    assert len(reply.token_ids) == 6
+    assert stepper.batch_sizes[0] == 2
+    assert stepper.batch_sizes[-1] == 1
+    assert stepper.live == {}
+
+
+def test_request_cancelled_before_it_was_admitted_never_enters():
+    engine, stepper = make()
+
+    async def run():
+        task = asyncio.create_task(engine.generate([1], Sampling(5), 0))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await engine.load_weights([], 2)
+        await engine.close()
+
+    asyncio.run(run())
+    assert stepper.batch_sizes == []
+    assert engine.policy_version == 2
+
+
+def test_weights_load_right_after_a_cancellation():
+    engine, _ = make(step_s=0.02)
+
+    async def run():
+        task = asyncio.create_task(engine.generate([1], Sampling(1000), 0))
+        await asyncio.sleep(0.03)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        # The stepper asserts that nothing is live.
+        await engine.load_weights([], 3)
+        await engine.close()
+
+    asyncio.run(run())
+
+
+def test_a_request_the_engine_does_not_take_fails_alone():
+    engine, _ = make()
+
+    async def run():
+        results = await asyncio.gather(
+            engine.generate([13], Sampling(2), 0), engine.generate([1], Sampling(2), 0), return_exceptions=True
+        )
+        await engine.close()
+        return results
+
+    failed, fine = asyncio.run(run())
+    assert isinstance(failed, EngineFailure)
+    assert "thirteen" in str(failed)
+    assert len(fine.token_ids) == 2
+
+
+def test_an_engine_that_breaks_fails_every_request_and_says_why():
+    engine, stepper = make()
+    stepper.fails_at = 2
+
+    async def run():
+        results = await asyncio.gather(
+            *[engine.generate([1], Sampling(9), 0) for _ in range(3)], return_exceptions=True
+        )
+        with pytest.raises(EngineFailure, match="stopped working: RuntimeError: out of memory"):
+            await engine.generate([1], Sampling(1), 0)
+        await engine.close()
+        return results
+
+    results = asyncio.run(run())
+    assert all(isinstance(result, EngineFailure) and "out of memory" in str(result) for result in results)
+    assert len({id(result) for result in results}) == 3
+
+
+def test_a_stuck_step_ends_the_wait_and_names_the_engine():
+    engine, _ = make(step_s=0.3, timeout_s=0.05)
+
+    async def run():
+        with pytest.raises(DeadlineExceeded, match=r"the counting engine gave no reply within 0\.05 s"):
+            await engine.generate([1], Sampling(5), 0)
+
+    asyncio.run(run())
+
+
+def test_closing_twice_releases_once_and_ends_what_waits():
+    engine, stepper = make(step_s=0.02)
+
+    async def run():
+        task = asyncio.create_task(engine.generate([1], Sampling(1000), 0))
+        await asyncio.sleep(0.03)
+        await engine.close()
+        await engine.close()
+        with pytest.raises(EngineFailure, match="was closed"):
+            await task
+
+    asyncio.run(run())
+    assert stepper.num_closes == 1
+
+
+def test_the_engine_outlives_an_event_loop():
+    engine, _ = make()
+
+    async def run():
+        return await engine.generate([1], Sampling(2), 0)
+
+    assert [len(asyncio.run(run()).token_ids) for _ in range(3)] == [2, 2, 2]
+    asyncio.run(engine.close())
+
+
+def test_a_failed_load_is_raised_where_the_engine_is_made():
+    def build() -> CountingStepper:
+        raise ValueError("no such model")
+
+    with pytest.raises(ValueError, match="no such model"):
+        SteppedEngine(build)

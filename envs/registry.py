@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 import gymnasium
+
+if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvSpec
 
 PLUGIN_GROUP = "gymnasium.envs"
 _loaded_plugins: set[str] = {"winnowrl.envs.registry:register_all"}
@@ -59,11 +64,29 @@ def load_plugins() -> list[str]:
     return faults
 
 
-def is_registered(env_id: str) -> bool:
-    """True when Gymnasium can make ``env_id`` (``module:Namespace/Name-v0`` imports the module first)."""
-    load_plugins()
+def find_spec(env_id: str) -> EnvSpec:
+    """The specification of ``env_id``; ``module:Namespace/Name-v0`` imports the module first.
+
+    Raises:
+        ValueError: the module cannot be imported, or nothing is registered under the id.
+    """
+    faults = load_plugins()
+    module, colon, bare = env_id.rpartition(":")
     try:
-        gymnasium.spec(env_id)
-    except (gymnasium.error.Error, ImportError, ValueError):
+        if colon:
+            importlib.import_module(module)
+        return gymnasium.spec(bare)
+    except ImportError as error:
+        raise ValueError(f"module {module!r} cannot be imported: {error}") from None
+    except gymnasium.error.Error as error:
+        hint = f" ({'; '.join(faults)})" if faults else ""
+        raise ValueError(f"{error}{hint}") from None
+
+
+def is_registered(env_id: str) -> bool:
+    """Whether Gymnasium can make ``env_id``."""
+    try:
+        find_spec(env_id)
+    except ValueError:
         return False
     return True

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from winnowrl.agents.collector import Collector, build_collector
 from winnowrl.agents.conversation import ConversationFactory, build_conversations
 from winnowrl.agents.engines.base import Engine, Sampling
-from winnowrl.agents.engines.build import build_engine
+from winnowrl.agents.engines.build import base_sampling, build_engine
 from winnowrl.agents.ledger import Ledger
 from winnowrl.agents.seeding import derive_seed
 from winnowrl.configs.load import ConfigError
@@ -57,7 +57,9 @@ def lay_foundations(config: RunConfig) -> Foundations:
         ConfigError: one clear sentence.
     """
     from winnowrl.training.model_loading import load_tokenizer, resolve_model_path
+    from winnowrl.training.quiet import quiet_progress_bars
 
+    quiet_progress_bars()
     tasks = load_task_sets(config.environment)
     try:
         model_path = resolve_model_path(config.model.path)
@@ -81,25 +83,19 @@ def reply_sampling(
     config: RunConfig, conversations: ConversationFactory, *, temperature: float | None = None, top_p: float | None = None
 ) -> Sampling:
     """How a reply is drawn; ``temperature`` and ``top_p`` (evaluation's) take the place of training's."""
-    sampling = config.sampling
-    return Sampling(
-        max_tokens=config.conversation.turn_tokens,
+    sampling = base_sampling(config.sampling, conversations)
+    return replace(
+        sampling,
         temperature=sampling.temperature if temperature is None else temperature,
         top_p=sampling.top_p if top_p is None else top_p,
-        top_k=sampling.top_k,
-        stop=tuple(sampling.stop),
-        stop_token_ids=tuple(conversations.end_token_ids),
     )
 
 
-def build_run_engine(config: RunConfig, foundations: Foundations) -> Engine:
+def build_run_engine(config: RunConfig, foundations: Foundations, *, for_training: bool = True) -> Engine:
     """The engine of a run, loaded with the model's initial weights."""
     try:
         return build_engine(
-            config.engine,
-            foundations.model_path,
-            foundations.tokenizer,
-            context_length=config.conversation.context_tokens,
+            config.engine, foundations.model_path, foundations.conversations, for_training=for_training
         )
     except (ValueError, ImportError) as error:
         raise ConfigError(f"engine.type is {config.engine.type!r}: {error}") from None

@@ -10,7 +10,7 @@ import gymnasium
 
 from winnowrl.configs.load import ConfigError
 from winnowrl.envs.base import TextEnv
-from winnowrl.envs.registry import load_plugins
+from winnowrl.envs.registry import find_spec
 from winnowrl.envs.tasks import Task, TaskSet
 
 if TYPE_CHECKING:
@@ -36,14 +36,12 @@ def make_env(config: EnvironmentConfig) -> TextEnv:
     Raises:
         ConfigError: unknown id, a keyword it does not take, or a value it refuses.
     """
-    faults = load_plugins()
     try:
-        spec = gymnasium.spec(config.id)
-    except (gymnasium.error.Error, ImportError, ValueError) as error:
-        hint = f" ({'; '.join(faults)})" if faults else ""
+        spec = find_spec(config.id)
+    except ValueError as error:
         raise ConfigError(
-            f"environment.id is {config.id!r}, which Gymnasium does not know: {error}{hint}; `winnowrl env list` shows those "
-            "there are, and module:Namespace/Name-v0 imports a module first"
+            f"environment.id is {config.id!r}, which Gymnasium does not know: {error}; `winnowrl env list` shows those there "
+            "are, and module:Namespace/Name-v0 imports a module first"
         ) from None
     _check_kwargs(spec, config)
     try:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from winnowrl.agents.collector import FailureRateError
 from winnowrl.configs.load import ConfigError, load_config
 from winnowrl.configs.schema import RunConfig
 from winnowrl.training.console import RunConsole
@@ -96,8 +95,6 @@ def _run(
                 console.say(f"resuming after step {checkpoint.step}")
                 loop.restore(checkpoint)
             return loop.run()
-        except FailureRateError as error:
-            raise ConfigError(str(error)) from None
         finally:
             loop.close()
 

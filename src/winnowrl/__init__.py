@@ -12,15 +12,26 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "evaluate", "train"]
 
 
-def train(config: Any, **options: Any) -> dict[str, Any]:
+def train(config: Any, overrides: Any = (), **options: Any) -> dict[str, Any]:
     """Run a training configuration to its end; see :func:`winnowrl.training.run.train`."""
     from winnowrl.training.run import train as run_training
 
-    return run_training(config, **options)
+    return run_training(config, overrides, **options)
 
 
-def evaluate(**options: Any) -> dict[str, Any]:
-    """Evaluate a model or a finished run on held-out tasks; see :func:`winnowrl.training.evaluate.evaluate`."""
-    from winnowrl.training.evaluate import evaluate as run_evaluation
+def evaluate(**request: Any) -> dict[str, Any]:
+    """Evaluate a model or a run on held-out tasks.
 
-    return run_evaluation(**options)
+    Args:
+        request: Fields of :class:`winnowrl.training.evaluate_command.EvaluationRequest`, e.g. ``run="runs/quickstart-1"`` or
+            ``model="smollm2-135m", config="quickstart", samples=8``.
+
+    Returns:
+        What ``report.json`` holds.
+    """
+    from pathlib import Path
+
+    from winnowrl.training.evaluate_command import EvaluationRequest, run_evaluation
+
+    paths = {name: Path(request[name]) for name in ("run", "output") if request.get(name) is not None}
+    return run_evaluation(EvaluationRequest(**{**request, **paths}))

@@ -12,7 +12,9 @@ import typer
 from winnowrl.training.cli.env import app as env_app
 from winnowrl.training.cli.eval import evaluate
 from winnowrl.training.cli.gate import app as gate_app
+from winnowrl.training.quiet import quiet_libraries
 
+from winnowrl.agents.collecting.outcome import FailureRateError
 from winnowrl.configs.load import ConfigError
 from winnowrl.training.cli.doctor import doctor
 
@@ -80,14 +82,31 @@ def resume(
     resume_training(run, overrides or ())
 
 
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    output: Annotated[Path, typer.Argument(help="Folder to write, new or empty.")],
+    step: Annotated[int | None, typer.Option(help="Checkpoint of this step; default: the last.")] = None,
+    best: Annotated[bool, typer.Option("--best", help="The best by checkpoint.best_metric.")] = False,
+) -> None:
+    """Write a run's policy as a plain Hugging Face folder, adapters merged."""
+    from winnowrl.training.export import export_run
+
+    print(f"written to {export_run(run, output, step=step, best=best)}")
+
+
 def run_app() -> None:
     """Run the command; the user's mistakes become one sentence on standard error and exit code 2."""
+    quiet_libraries()
     logging.basicConfig(level=os.environ.get("WINNOWRL_LOG", "WARNING"), format="%(levelname)s %(name)s: %(message)s")
     try:
         app()
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except FailureRateError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
         sys.exit(130)

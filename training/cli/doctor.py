@@ -137,17 +137,24 @@ def _engine(kind: str, model: str) -> str:
     from winnowrl.agents.engines.build import build_engine
     from winnowrl.training.model_loading import load_tokenizer, resolve_model_path
 
-    from winnowrl.agents.engines.base import Sampling
-    from winnowrl.configs.sections.engine import EngineConfig
+    from winnowrl.agents.conversation import build_conversations
+    from winnowrl.agents.engines.build import base_sampling, build_engine
+    from winnowrl.configs.sections.engine import ConversationConfig, EngineConfig, SamplingConfig
+    from winnowrl.training.model_loading import load_tokenizer, resolve_model_path
 
     path = resolve_model_path(model or "smollm2-135m")
-    tokenizer = load_tokenizer(path)
+    settings = ConversationConfig(template="plain", turn_tokens=8, rollout_tokens=8, context_tokens=64)
+    conversations = build_conversations(settings, load_tokenizer(path), path)
+    conversation = conversations()
+    conversation.start(None, "1+1=")
 
     async def sample() -> int:
-        engine = build_engine(EngineConfig(type=kind), path, tokenizer, context_length=128)
-        completion = await engine.generate(tokenizer.encode("1+1="), Sampling(max_tokens=8, temperature=1.0), seed=1)
-        await engine.close()
-        return len(completion.token_ids)
+        engine = build_engine(EngineConfig(type=kind), path, conversations)
+        try:
+            reply = await engine.generate(conversation.prompt_ids, base_sampling(SamplingConfig(), conversations), seed=1)
+        finally:
+            await engine.close()
+        return len(reply.token_ids)
 
     count = asyncio.run(sample())
     if not 1 <= count <= 8:

@@ -1,0 +1,272 @@
+"""Whole runs on a tiny random model: the loop, its files, resume after kill -9, evaluation, the user's mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from winnowrl.agents.recording import read_run
+from winnowrl.configs.load import ConfigError
+from winnowrl.training.evaluate_command import EvaluationRequest, run_evaluation
+from winnowrl.training.run import resume, train
+
+SUPPORT = Path(__file__).parents[1] / "support"
+# Wall-clock figures and memory differ from run to run; everything else must not.
+TIMED = ("seconds/", "time/", "memory/", "_per_s", "collect/seconds", "saved_s")
+
+
+def tiny_config(model: Path, folder: Path, **sections: Any) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "run": {"folder": str(folder), "num_steps": 4, "name": "tiny", "trackers": []},
+        "model": {"path": str(model), "dtype": "float32"},
+        "environment": {"id": "winnowrl_test_env:WinnowTest/Parity-v0"},
+        "conversation": {"template": "plain", "turn_tokens": 3, "rollout_tokens": 12, "context_tokens": 96},
+        "engine": {"type": "transformers", "dtype": "float32", "is_deterministic": True},
+        "collector": {"tasks_per_step": 3, "rollouts_per_task": 4},
+        "learner": {"learning_rate": 1e-3},
+        "evaluation": {"num_tasks": 6, "samples_per_task": 2, "temperature": 1.0},
+        "checkpoint": {"every_steps": 2},
+    }
+    for name, values in sections.items():
+        config[name] = {**config.get(name, {}), **values}
+    return config
+
+
+@pytest.fixture(autouse=True)
+def _support_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SUPPORT))
+
+
+def comparable_rows(folder: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not any(mark in k for mark in TIMED)} for row in rows]
+
+
+def run_cli(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(SUPPORT), "WINNOWRL_PRELOADED": "1", **environment}
+    command = [sys.executable, "-m", "winnowrl.training.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=240)
+
+
+def write_config(path: Path, config: dict[str, Any]) -> str:
+    path.write_text(yaml.safe_dump(config))
+    return str(path)
+
+
+def test_a_run_writes_its_folder_and_says_what_it_came_to(tiny_model_path: Path, tmp_path: Path) -> None:
+    summary = train(tiny_config(tiny_model_path, tmp_path))
+    folder = tmp_path / "tiny"
+    assert summary["is_finished"]
+    assert summary["steps"] == 4
+    assert summary["heldout_tasks"] == 6
+    assert 0 <= summary["heldout_before"] <= 1
+    assert summary["train_seconds"] > 0
+    assert summary["peak_rss_bytes"] > 10**8
+    assert json.loads((folder / "summary.json").read_text())["heldout_after"] == summary["heldout_after"]
+    rows = comparable_rows(folder)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert rows[-1]["policy_version"] == 4
+    assert rows[0]["mismatch/mean_abs"] < 1e-4
+    assert rows[0]["mismatch/after_sync"] < 1e-4
+    assert len(list(read_run(folder / "rollouts"))) == 4 * 3 * 4
+    assert sorted(p.name for p in (folder / "checkpoints").iterdir()) == ["step_000002", "step_000004"]
+    assert (folder / "evaluations" / "before" / "report.md").read_text().startswith("# Evaluation")
+    ledger = summary["ledger"]["total"]
+    assert sum(ledger["tokens"].values()) == sum(row["tokens/generated"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"environment": {"kwargs": {"num_turns": 3}}},
+        {"allocator": {"type": "vigor", "rounds": 2}, "objective": {"loss_type": "dapo", "weighting": "task"}},
+        {"allocator": {"type": "vip", "least_rollouts": 3, "most_rollouts": 6}},
+        {"selector": {"type": "cbs_star"}, "objective": {"loss_type": "gspo"}},
+        {"selector": {"type": "cbs", "buffer_rounds": 2}},
+        {"selector": {"replay": {"type": "advantage_prioritized", "warmup_steps": 1}}, "objective": {"dual_clip": 10.0}},
+        {"selector": {"dynamic_sampling": {"type": "refill"}}, "learner": {"num_iterations": 2, "num_minibatches": 2}},
+        {
+            "environment": {"kwargs": {"num_turns": 3}},
+            "gate": {"type": "prefix_edit_distance", "turn": 2, "threshold": 0.9, "audit_fraction": 0.5, "respend": True},
+        },
+        {"learner": {"lora": {"rank": 4}}, "objective": {"kl_coef": 0.01}},
+        {"objective": {"loss_type": "dr_grpo", "overlong_penalty": 0.5, "overlong_cache": 4}},
+    ],
+    ids=["multi-turn", "vigor+dapo", "vip", "cbs_star+gspo", "cbs", "replay", "refill", "gate", "lora+kl", "dr_grpo"],
+)
+def test_every_part_runs_inside_a_training_run(
+    sections: dict[str, Any], tiny_model_path: Path, tmp_path: Path
+) -> None:
+    evaluation = {"before": False, "after": False}
+    summary = train(tiny_config(tiny_model_path, tmp_path, evaluation=evaluation, run={"num_steps": 3}, **sections))
+    assert summary["steps"] == 3
+    assert summary["policy_version"] >= 1
+
+
+def test_a_run_killed_in_the_middle_of_a_step_resumes_to_the_same_rows(tiny_model_path: Path, tmp_path: Path) -> None:
+    sections: dict[str, Any] = {
+        "environment": {"id": "winnowrl_test_env:WinnowTest/DeadlyParity-v0"},
+        "run": {"num_steps": 5},
+        "selector": {"type": "cbs_star", "replay": {"type": "advantage_prioritized", "warmup_steps": 1}},
+        "objective": {"dual_clip": 10.0},
+        "evaluation": {"after": False},
+    }
+    straight = write_config(tmp_path / "a.yaml", tiny_config(tiny_model_path, tmp_path / "straight", **sections))
+    assert run_cli("train", straight).returncode == 0
+    killed = write_config(tmp_path / "b.yaml", tiny_config(tiny_model_path, tmp_path / "killed", **sections))
+    # Evaluation begins 12 episodes and a step 12: the 51st lies within the fourth step, after the save of the second.
+    assert run_cli("train", killed, WINNOWRL_TEST_KILL_AT="51").returncode == -signal.SIGKILL
+    folder = tmp_path / "killed" / "tiny"
+    assert [row["step"] for row in comparable_rows(folder)] == [1, 2, 3]
+    done = run_cli("resume", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert "resuming after step 2" in done.stdout
+    assert comparable_rows(folder) == comparable_rows(tmp_path / "straight" / "tiny")
+
+
+def test_resuming_exactly_at_the_end_of_an_epoch_goes_on(tiny_model_path: Path, tmp_path: Path) -> None:
+    # 12 tasks, 3 a step: the epoch ends with step 4.
+    evaluation = {"before": False, "after": False}
+    train(tiny_config(tiny_model_path, tmp_path / "a", evaluation=evaluation, run={"num_steps": 4}))
+    resume(tmp_path / "a" / "tiny", ["run.num_steps=6"])
+    train(tiny_config(tiny_model_path, tmp_path / "b", evaluation=evaluation, run={"num_steps": 6}))
+    # The learning-rate schedule is constant, so that a longer run differs in nothing else.
+    assert comparable_rows(tmp_path / "a" / "tiny") == comparable_rows(tmp_path / "b" / "tiny")
+
+
+def test_ctrl_c_finishes_the_step_saves_and_can_be_resumed(tiny_model_path: Path, tmp_path: Path) -> None:
+    config = tiny_config(tiny_model_path, tmp_path, run={"num_steps": 200}, evaluation={"before": False})
+    env = {**os.environ, "PYTHONPATH": str(SUPPORT), "WINNOWRL_PRELOADED": "1"}
+    command = [sys.executable, "-m", "winnowrl.training.cli", "train", write_config(tmp_path / "c.yaml", config)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+    metrics = tmp_path / "tiny" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not metrics.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "stopping after this step" in output
+    steps = [row["step"] for row in comparable_rows(tmp_path / "tiny")]
+    assert (tmp_path / "tiny" / "checkpoints" / f"step_{steps[-1]:06d}" / "manifest.json").exists()
+    summary = resume(tmp_path / "tiny", [f"run.num_steps={steps[-1] + 1}"])
+    assert summary["steps"] == steps[-1] + 1
+
+
+def test_evaluating_a_run_reads_its_checkpoint_and_refuses_trained_tasks(tiny_model_path: Path, tmp_path: Path) -> None:
+    summary = train(tiny_config(tiny_model_path, tmp_path, evaluation={"temperature": 0.0, "samples_per_task": 1}))
+    report = run_evaluation(EvaluationRequest(run=tmp_path / "tiny", output=tmp_path / "again"))
+    assert report["mean"]["mean"] == summary["heldout_after"]
+    untrained = run_evaluation(EvaluationRequest(run=tmp_path / "tiny", step=0, output=tmp_path / "zero"))
+    assert untrained["mean"]["mean"] == summary["heldout_before"]
+    with pytest.raises(ConfigError, match="measure memory"):
+        run_evaluation(EvaluationRequest(run=tmp_path / "tiny", tasks="train"))
+
+
+def test_an_exported_run_loads_in_transformers_and_remembers_its_tasks(tiny_model_path: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from winnowrl.training.export import export_run
+
+    config = tiny_config(tiny_model_path, tmp_path, evaluation={"before": False, "after": False})
+    train(config)
+    folder = export_run(tmp_path / "tiny", tmp_path / "model")
+    assert AutoModelForCausalLM.from_pretrained(folder).num_parameters() > 0
+    path = write_config(tmp_path / "c.yaml", config)
+    with pytest.raises(ConfigError, match="trained on"):
+        run_evaluation(EvaluationRequest(model=str(folder), config=path, tasks="train"))
+    with pytest.raises(ConfigError, match="not empty"):
+        export_run(tmp_path / "tiny", tmp_path / "model")
+
+
+def _rows(path: Path, *rows: dict[str, Any]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["collector.rollouts_pertask=4"], "collector.rollouts_per_task"),
+        (["run.num_steps=many"], "run.num_steps"),
+        (["model.path=/no/such/model"], "no such folder"),
+        (["environment.kwargs={num_turns: 2, turns: 3}"], "num_turns"),
+        (["environment.id=NoSuch-v0"], "does not know"),
+        (["collector.rollouts_per_task=1"], "at least 2 rollouts"),
+        (["conversation.context_tokens=4"], "conversation.context_tokens"),
+        (["run.folder=/proc/runs"], "cannot be written"),
+        (["environment.eval_split=train"], "held-out"),
+        (["gate.turn=3"], "gate.type"),
+        (["engine.type=openai"], "engine.type"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(
+    overrides: list[str], sentence: str, tiny_model_path: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = write_config(tmp_path / "c.yaml", tiny_config(tiny_model_path, tmp_path / "runs"))
+    assert _main("train", path, *overrides) == 2
+    error = capfd.readouterr().err.strip()
+    assert error.startswith("error: ")
+    assert sentence in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [([], "no rows"), ([{"problem": "1+1"}], "no answer column"), ([{"problem": "1+1", "answer": ""}], "answer is empty")],
+)
+def test_bad_task_files_are_named(
+    rows: list[dict[str, Any]], sentence: str, tiny_model_path: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = _rows(tmp_path / "tasks.jsonl", *rows)
+    environment = {"id": "winnowrl/Math-v0", "kwargs": {"source": source}}
+    config = tiny_config(tiny_model_path, tmp_path / "runs")
+    config["environment"] = environment
+    assert _main("train", write_config(tmp_path / "c.yaml", config)) == 2
+    error = capfd.readouterr().err
+    assert sentence in error
+    assert "tasks.jsonl" in error
+
+
+def test_an_existing_run_folder_is_not_overwritten(
+    tiny_model_path: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tiny").mkdir()
+    assert _main("train", write_config(tmp_path / "c.yaml", tiny_config(tiny_model_path, tmp_path))) == 2
+    assert "exists already" in capfd.readouterr().err
+
+
+def test_a_dry_run_prints_the_derived_numbers_and_writes_nothing(
+    tiny_model_path: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = write_config(tmp_path / "c.yaml", tiny_config(tiny_model_path, tmp_path / "runs"))
+    assert _main("train", path, "--dry-run") == 0
+    printed = capfd.readouterr().out
+    for number in ("rollouts a step", "most tokens generated a step", "optimizer steps a step", "memory in all"):
+        assert number in printed
+    assert not (tmp_path / "runs").exists()
+
+
+def _main(*arguments: str) -> int:
+    """The command in this process; its exit code."""
+    from winnowrl.training.cli.app import run_app
+
+    earlier = sys.argv
+    sys.argv = ["winnowrl", *arguments]
+    try:
+        run_app()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    finally:
+        sys.argv = earlier
+    return 0

@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv/bin
 ARGS ?=
 
-.PHONY: help setup train test test-all check bench doctor clean
+.PHONY: help setup setup-test train test test-all check bench doctor clean
 
 help:           ## what the targets do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
@@ -10,22 +10,25 @@ help:           ## what the targets do
 setup:          ## set up .venv (idempotent; the other targets do it themselves)
 	@$(PYTHON) setup/install.py
 
+setup-test:
+	@$(PYTHON) setup/install.py --alfworld
+
 train: setup    ## train SmolLM2-135M on arithmetic; ARGS="key=value …" override the configuration
 	@$(VENV)/winnowrl train configs/quickstart.yaml $(ARGS)
 
-test: setup     ## the default tests
+test: setup-test ## the default tests
 	@$(VENV)/python -m pytest $(ARGS)
 
-test-all: setup ## every test, the slow ones included
+test-all: setup-test ## every test, the slow ones included
 	@$(VENV)/python -m pytest -m "" $(ARGS)
 
-check: setup    ## format, lint, types, tests
+check: setup-test ## format, lint, types, tests
 	$(VENV)/ruff format --check .
 	$(VENV)/ruff check .
 	$(VENV)/mypy
 	$(VENV)/python -m pytest
 
-bench: setup    ## every benchmark, one after the other
+bench: setup-test ## every benchmark, one after the other
 	@for script in benchmarks/*.py; do echo "== $$script"; $(VENV)/python $$script || exit 1; done
 
 doctor: setup   ## check every part of the installation

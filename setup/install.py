@@ -1,6 +1,6 @@
 """Set-up of a working copy: a virtual environment with everything ``make train`` and ``make test`` need.
 
-Standard library only. One line per stage; each stage is skipped when it is done, so that an interrupted set-up goes on
+Standard library only. With ``--alfworld`` ALFWorld is installed as well. One line per stage; each stage is skipped when it is done, so that an interrupted set-up goes on
 where it stopped. Details go to ``.venv/setup.log``.
 """
 
@@ -33,22 +33,27 @@ def main() -> int:
     if sys.version_info < (3, 11):
         print(f"Python {platform.python_version()} is too old; WinnowRL needs 3.11 or newer (set PYTHON=python3.11)")
         return 2
+    wanted = "with alfworld" if "--alfworld" in sys.argv[1:] else "base"
     fingerprint = _fingerprint()
-    if _read_state().get("finished") == fingerprint and PYTHON.exists():
+    if _is_finished(_read_state(), fingerprint, wanted) and PYTHON.exists():
         return 0
     VENV.mkdir(exist_ok=True)
     with (ROOT / ".venv" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         state = _read_state()
-        if state.get("finished") == fingerprint:
+        if _is_finished(state, fingerprint, wanted):
             return 0
         if state.get("fingerprint") != fingerprint:
-            state = {"fingerprint": fingerprint, "done": [], "notes": []}
-        return _run_stages(state)
+            state = {"fingerprint": fingerprint, "done": [], "notes": [], "finished": []}
+        return _run_stages(state, wanted)
 
 
-def _run_stages(state: dict) -> int:
-    stages = _stages()
+def _is_finished(state: dict, fingerprint: str, wanted: str) -> bool:
+    return state.get("fingerprint") == fingerprint and wanted in state.get("finished", [])
+
+
+def _run_stages(state: dict, wanted: str) -> int:
+    stages = _stages(wanted)
     started = time.monotonic()
     print(f"Setting up .venv ({len(stages)} stages; details in .venv/setup.log)", flush=True)
     for number, (title, action, is_needed) in enumerate(stages, start=1):
@@ -68,20 +73,21 @@ def _run_stages(state: dict) -> int:
         state["done"].append(title)
         state["notes"].append(f"{title}: {note}" if note else title)
         _write_state(state)
-    state["finished"] = state["fingerprint"]
+    state["finished"].append(wanted)
     _write_state(state)
     print(f"Set-up finished in {time.monotonic() - started:.0f} s", flush=True)
     return 0
 
 
-def _stages() -> list[tuple[str, Callable[[], str | None], bool]]:
+def _stages(wanted: str) -> list[tuple[str, Callable[[], str | None], bool]]:
     """(title, action, whether a failure ends the set-up)."""
     first: list[tuple[str, Callable[[], str | None], bool]] = [("Python environment", _make_venv, True)]
     last: list[tuple[str, Callable[[], str | None], bool]] = [
         ("embedded model (SmolLM2-135M)", _install_model, False),
-        ("ALFWorld", _install_alfworld, False),
         ("WinnowRL itself", lambda: _pip("-e", str(ROOT), "--no-deps", "--no-build-isolation"), True),
     ]
+    if wanted == "with alfworld":
+        last.append(("ALFWorld (compiles for about 3 minutes)", _install_alfworld, False))
     if _has_nvidia_gpu():
         extras = "gpu,sandbox,dev"
         return [*first, ("PyTorch, vLLM, DeepSpeed for NVIDIA", lambda: _install_extras(extras), True), *last]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,9 +34,17 @@ def build_engine(
         from winnowrl.agents.engines.openai import EVALUATION_ONLY
 
         raise ValueError(EVALUATION_ONLY)
-    if config.type in ("vllm", "transformers"):
+    kind = resolve_engine_type(config.type)
+    if kind in ("vllm", "transformers"):
         require_context_fits(model_path, conversations.budgets.context)
-    return ENGINES[config.type](config, model_path, conversations)
+    return ENGINES[kind](config, model_path, conversations)
+
+
+def resolve_engine_type(kind: str) -> str:
+    """What ``auto`` means here: vllm where it is installed, else transformers."""
+    if kind != "auto":
+        return kind
+    return "vllm" if importlib.util.find_spec("vllm") is not None else "transformers"
 
 
 def require_context_fits(model_path: str | Path, context_tokens: int) -> None:

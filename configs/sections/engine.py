@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-ENGINE_TYPES = ("vllm", "transformers", "scripted", "openai")
+ENGINE_TYPES = ("auto", "vllm", "transformers", "scripted", "openai")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+_VLLM = ("kv_cache_gib", "block_tokens", "gpu_memory_fraction", "is_prefix_cached", "is_eager")
 TEMPLATES = ("plain", "chatml", "tokenizer")
 
 
@@ -19,8 +20,8 @@ def _require(ok: bool, name: str, value: object, allowed: str, mend: str = "") -
 class EngineConfig:
     """Writes the tokens of every reply."""
 
-    type: str = "vllm"
-    """vllm | transformers (where no vLLM wheel exists; exact) | scripted (no model) | openai (evaluation only)"""
+    type: str = "auto"
+    """auto (vllm where it is installed, else transformers) | vllm | transformers (exact) | scripted | openai (evaluation)"""
     dtype: str = "auto"
     """auto | float32 | bfloat16 | float16. auto: bfloat16 where the hardware multiplies it natively, else float32."""
     max_concurrent_requests: int = 256
@@ -51,16 +52,8 @@ class EngineConfig:
     """Environment variable that holds the server's key."""
 
     TYPES: ClassVar[dict[str, tuple[str, ...]]] = {
-        "vllm": (
-            "dtype",
-            "max_concurrent_requests",
-            "kv_cache_gib",
-            "block_tokens",
-            "gpu_memory_fraction",
-            "is_prefix_cached",
-            "is_eager",
-            "timeout_s",
-        ),
+        "auto": ("dtype", "max_concurrent_requests", *_VLLM, "timeout_s"),
+        "vllm": ("dtype", "max_concurrent_requests", *_VLLM, "timeout_s"),
         "transformers": ("dtype", "max_concurrent_requests", "timeout_s", "is_deterministic"),
         "scripted": ("script", "latency_s"),
         "openai": ("base_url", "model", "api_key_env", "max_concurrent_requests", "timeout_s"),

@@ -82,6 +82,7 @@ class ALFWorldEnv(TextEnv):
         self._settings = (self.cache, max_workers, max_states, linger_s)
         self._graph: GameGraph | None = None
         self._node: Node | None = None
+        self._is_over = False
 
     def task_set(self, split: str) -> TaskSet:
         return game_tasks(self.games, split, self.task_types, self.cache)
@@ -91,13 +92,14 @@ class ALFWorldEnv(TextEnv):
         if not isinstance(game, str):
             raise ValueError(f"task {task.id!r} names no game in its metadata; take tasks from task_set(split)")
         self._release()
+        self._is_over = False
         self._graph = self._book().acquire(game)
         self._node = self._graph.open(self.reset_timeout_s)
         opening = self._graph.opening.replace(_BANNER, "").strip()
         return self._observation(opening, self._node), self._info(self._node)
 
     def respond(self, action: str) -> StepResult:
-        if self._graph is None or self._node is None or self._node.won:
+        if self._graph is None or self._node is None or self._is_over:
             raise gymnasium.error.ResetNeeded("the game is over; call reset() before the next step()")
         wanted = extract_action(action)
         command = match_action(wanted, self._node.admissible, match=self.match, cutoff=self.near_cutoff)
@@ -106,7 +108,8 @@ class ALFWorldEnv(TextEnv):
             feedback = NOTHING_HAPPENS
         else:
             feedback, self._node, is_shared = self._graph.advance(self._node, command, self.step_timeout_s)
-        won = self._node.won
+        # A game may be won before its first action; TextWorld says so after it.
+        won = self._is_over = self._node.won
         info = self._info(self._node)
         info |= {"action": command or wanted, "is_admissible": command is not None, "is_shared": is_shared}
         info["reward_parts"] = {"success": float(won)}

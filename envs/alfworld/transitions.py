@@ -180,6 +180,14 @@ class GameBook:
         with self._lock:
             return {**self._counts, "states": self._num_states, "workers": len(self.workers.pids())}
 
+    def clear(self) -> None:
+        """Forget every game that is not in use, and end the idle workers."""
+        with self._lock:
+            for graph in [graph for graph in self._graphs.values() if graph.num_users == 0]:
+                self._num_states -= graph.clear()
+                del self._graphs[graph.game]
+        self.workers.stop()
+
     def stop(self) -> None:
         """End all processes; what is known stays known."""
         self.workers.stop()

@@ -16,7 +16,10 @@ from winnowrl.envs.math.shapes import Atom, Items, Relation, Shape, is_name
 from winnowrl.envs.math.units import read_quantity, units_conflict
 
 _SET_WORDS = re.compile(r"\\cup|\\cap|\\setminus|\\mathbb|\\emptyset|\\infty")
-_WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*[A-Za-z]|[A-Za-z]")
+_WORDS = re.compile(r"[A-Za-z]+(?:[ '-][A-Za-z]+)*")
+_FREE_SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
+_ONE_BRACED = re.compile(r"\{(\w)\}")
+_ARTICLE = re.compile(r"^(?:an?|the) (?=\w)")
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
 _CHOICE = re.compile(r"\(?([A-Z])\)?")
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
@@ -126,6 +129,8 @@ class Comparison:
                 return self.same(gold.sides[-1], prediction.sides[-1])
             if "in" in (*gold.signs, *prediction.signs):
                 return False
+        if gold.is_assignment != prediction.is_assignment and "in" in (gold.signs[0], prediction.signs[0]):
+            return self._membership_and_inequality(gold, prediction)
         gold, prediction = _oriented(gold), _oriented(prediction)
         if gold.signs == prediction.signs and len(gold.sides) > 2:
             return self._same_ordered(gold.sides, prediction.sides)
@@ -137,6 +142,18 @@ class Comparison:
         except (NeedsAlgebra, GoldUnreadable):
             pass
         return self.same_equation(gold, prediction) if set(gold.signs) <= set(_FLIPPED) else False
+
+    def _membership_and_inequality(self, gold: Relation, prediction: Relation) -> bool:
+        """``m \\in [2, 5)`` and ``2 <= m < 5``, of the same name."""
+        membership, inequality = (gold, prediction) if gold.is_assignment else (prediction, gold)
+        if not any(self._is_text_of(membership.sides[0], side) for side in inequality.sides):
+            return False
+        if gold is membership:
+            return self._relation_for_value(gold.sides[-1], prediction)
+        return self._value_for_relation(gold, prediction.sides[-1])
+
+    def _is_text_of(self, left: Shape, right: Shape) -> bool:
+        return squeeze(to_text(left)) == squeeze(to_text(right))
 
     def _relation_for_value(self, gold: Shape, prediction: Relation) -> bool:
         if prediction.is_assignment:
@@ -200,8 +217,9 @@ def _as_rows(items: Items) -> Items:
 
 
 def squeeze(text: str) -> str:
-    """``text`` without what never changes its meaning: spaces, and braces around one character."""
-    return re.sub(r"\{(\w)\}", r"\1", re.sub(r"\s+", "", text)).replace(r"\text", "") if text else text
+    """``text`` without what never changes its meaning: braces around one character, and spaces other than those between
+    two digits (``1 1/2`` is not ``11/2``)."""
+    return _ONE_BRACED.sub(r"\1", _FREE_SPACE.sub("", text)).replace(r"\text", "")
 
 
 def words_of(text: str) -> str | None:
@@ -210,14 +228,17 @@ def words_of(text: str) -> str | None:
     if choice := _CHOICE.fullmatch(text):
         return choice.group(1)
     if _WORDS.fullmatch(text):
-        return text if len(text) == 1 else re.sub(r"[\s-]+", " ", text.lower())
+        return text if len(text) == 1 else _ARTICLE.sub("", re.sub(r"[\s-]+", " ", text.lower()))
     return None
 
 
 def is_word(text: str) -> bool:
-    """True for words of a language, as against a product of variables (``xy``, ``abc``)."""
+    """True for words of a language, as against variables and their products and differences (``xy``, ``pq-p-q``)."""
     words = words_of(text)
-    return bool(words) and (r"\text" in text or len(words or "") >= 4 or (words or "") in {"yes", "no"})
+    if not words:
+        return False
+    longest = max(map(len, re.split(r"[ -]", words)))
+    return r"\text" in text or longest >= 4 or (longest == 3 and "-" in text) or words in {"yes", "no"}
 
 
 def special_text(text: str) -> bool:

@@ -45,6 +45,7 @@ _NUMBER = re.compile(
     r")(?:\s*(?:\\?%|percent\b|pct\b))?(?![\w^])",
     re.I,
 )
+_CURRENCY = re.compile(r"[$€£¥]")
 _JOIN_NUMBERS = re.compile(r"[\s*]*(?:,|\bor\b|\band\b|/|, or|, and)[\s*]*", re.I)
 
 
@@ -119,6 +120,8 @@ def _last_boxes(text: str) -> str | None:
         return None
     boxes = balanced_boxes(text)
     if not boxes:
+        if _BOX.search(text):
+            return ""  # a box that was cut is no answer, and nothing before it is the final one
         unbraced = list(_BOX_UNBRACED.finditer(text))
         return unbraced[-1].group(1) if unbraced else None
     start, end, content = boxes[-1]
@@ -197,7 +200,7 @@ def _bare(text: str, formulas: list[_Formula]) -> str | None:
 
 
 def _last_number(text: str) -> str | None:
-    found = [(match.start(), match.end(), match.group().strip()) for match in _NUMBER.finditer(text)]
+    found = [(match.start(), match.end(), _CURRENCY.sub("", match.group()).strip()) for match in _NUMBER.finditer(text)]
     return _last_run(found, text, _JOIN_NUMBERS)
 
 

@@ -22,6 +22,7 @@ from typing import Any
 START_TIMEOUT_S = 120.0
 RESPAWN_TIMEOUT_S = 20.0
 FREE_WORKER_TIMEOUT_S = 300.0
+CLOSE_TIMEOUT_S = 3.0
 DEFAULT_MEMORY_LIMIT_MB = 512
 
 _BOOTSTRAP = (
@@ -88,15 +89,27 @@ class Worker:
         return Reply("undecided", f"timed out after {time_limit_s:.1f} s")
 
     def close(self) -> None:
-        """Kill the whole of it and reap it; calling it twice is fine."""
-        self._kill_child()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(timeout=10)
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                assert pipe is not None
-                pipe.close()
+        """End the whole of it and reap it; calling it twice is fine."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        # Without input the child ends, and its supervisor after having reaped it: killing both at once would leave the
+        # child to whatever adopts it. What does not end is killed, the child first.
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        if not self._has_ended():
+            self._kill_child()
+        if not self._has_ended():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._process.stdout.close()
+
+    def _has_ended(self) -> bool:
+        try:
+            self._process.wait(timeout=CLOSE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     @property
     def pids(self) -> list[int]:

@@ -84,6 +84,8 @@ class SymbolicComparison(Comparison):
         if not isinstance(left, sympy.Expr) or not isinstance(right, sympy.Expr):
             return bool(math_verify_grade(left, right, timeout_seconds=None))
         check_size(right)
+        if is_undefined(left):
+            raise GoldUnreadable("it has no value")
         if gold_number and predicted_number is None and gold_number.places is not None:
             return self._rounds_to_gold(right, gold_number)
         if predicted_number and predicted_number.places is not None:
@@ -92,8 +94,6 @@ class SymbolicComparison(Comparison):
         agreed = points.agree()
         if agreed is not None:
             return agreed
-        if is_undefined(left):
-            raise GoldUnreadable("it has no value")
         return bool(math_verify_grade(left, right, timeout_seconds=None))
 
     def _rounds_to_gold(self, expression: Any, gold: Number) -> bool:

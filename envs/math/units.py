@@ -17,8 +17,10 @@ _SPELLINGS = {
 }  # fmt: skip
 _CANONICAL = {word: unit for unit, words in _SPELLINGS.items() for word in words.split()}
 
-_IN_TEXT = re.compile(r"(?<=[\d)}\w])\s*\\text ?\{([^{}]*)\}\s*(?:\^\s*\{?\s*(\d)\s*\}?)?\s*\.?$")
+_IN_TEXT = re.compile(r"(?<=[\d)}\w])\s*\\text ?\{([A-Za-z .°/'-]*)\}\s*(?:\^\s*\{?\s*(\d)\s*\}?)?\s*\.?$")
 _PLAIN = re.compile(r"(?<=[\d)}%])\s*([A-Za-z]{2,}(?:[ -][A-Za-z]{2,})*)\s*(?:\^\s*\{?\s*([23])\s*\}?)?\s*\.?$")
+# Words that say something about the quantity rather than name its unit.
+_NOT_UNITS = re.compile(r"\b(?:or|and|not|no|if|when|maybe|perhaps|possibly|is|otherwise|where|for|mod)\b", re.I)
 _KNOWN_SHORT = {word for word in _CANONICAL if len(word) == 2} | {"sq", "cu"}
 _POWER_WORDS = {"square": "2", "sq": "2", "squared": "2", "cubic": "3", "cubed": "3", "cu": "3"}
 
@@ -30,7 +32,9 @@ def read_quantity(text: str) -> tuple[str, str]:
     """
     for pattern in (_IN_TEXT, _PLAIN):
         match = pattern.search(text)
-        if match and (pattern is _IN_TEXT or _is_unit_word(match.group(1))):
+        if not match or _NOT_UNITS.search(match.group(1)):
+            continue
+        if pattern is _IN_TEXT or _is_unit_word(match.group(1)):
             words, power = match.group(1), match.group(2) or ""
             return text[: match.start()].strip(), _unit(words, power)
     return text, ""

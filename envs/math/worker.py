@@ -22,7 +22,8 @@ from typing import Any
 
 JOBS_PER_CHILD = 2000
 JOBS_PER_CACHE = 100
-_READY, _RETIRED, _NO_MORE_JOBS = 0, 3, 0
+MAX_FAILURES = 10
+_NO_MORE_JOBS, _FAILED, _RETIRED = 0, 1, 3
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _FORBIDDEN = (
     "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.remove", "os.rename", "os.mkdir",
@@ -46,24 +47,30 @@ def serve() -> None:
         with contextlib.suppress(symbolic.Unreadable):
             symbolic.read_expression(text)
     memory_limit = int(sys.argv[1]) * 2**20
-    while True:
+    num_failures = 0
+    while num_failures < MAX_FAILURES:
         pid = os.fork()
         if pid == 0:
             _child(memory_limit)
         _, status = os.waitpid(pid, 0)
-        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == _NO_MORE_JOBS:
+        code = os.waitstatus_to_exitcode(status)
+        if code == _NO_MORE_JOBS:
             return
+        # A child that cannot even start would be forked without end; one that was killed was not at fault.
+        num_failures = num_failures + 1 if code == _FAILED else 0
 
 
 def _child(memory_limit: int) -> None:
     """Serve jobs, then leave without running the supervisor's exit handlers."""
-    code = 1
+    code = _FAILED
     try:
         os.setpgid(0, 0)
         _limit_resources(memory_limit)
         sys.addaudithook(_refuse)
         _send({"child": os.getpid()})
         code = _serve_jobs()
+    except BrokenPipeError:
+        code = _NO_MORE_JOBS  # the parent is gone
     finally:
         os._exit(code)
 

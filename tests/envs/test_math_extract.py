@@ -1,0 +1,81 @@
+"""Finding the answer in a reply."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from winnowrl.envs.math import extract_answer
+from winnowrl.envs.math.extract import balanced_boxes
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"so \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
+        (r"\boxed{1} no, \boxed{2}", "2"),
+        (r"\boxed{6} and then \boxed{5", "6"),
+        (r"\boxed{5", None),
+        (r"\boxed 5 it is", "5"),
+        (r"\fbox{x}", "x"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{2} and \boxed{3}", "2, 3"),
+        (r"\boxed{3} $ and $ \boxed{3}", "3"),
+        (r"$\boxed{28}$ percent", r"28\%"),
+        ("<think>\\boxed{1}</think>\nAnswer: 2", "2"),
+        ("<think>\\boxed{1}</think> hm", "hm"),
+        ("<think> \\boxed{1}", None),
+        ("\\boxed{1} thinking</think> \\boxed{2}", "2"),
+        ("some steps\n#### 1,234", "1,234"),
+        ("**Final Answer:** **73**", "73"),
+        ("The final answer is $14{,}916$. I hope it is correct.", "14{,}916"),
+        ("The answer is 4 4/9. Good.", "4 4/9"),
+        ("The answer is $x = 3$ or $x = 4$.", "x = 3, x = 4"),
+        ("Answer:\n$$\nx + 1\n$$", "x + 1"),
+        ("We have $a$, thus $b$.", "b"),
+        ("It costs $5 and $6 is paid, so it is $7", "7"),
+        ("She makes 18 dollars every day.", "18"),
+        ("there are 41, 42 or 43 of them", "41, 42, 43"),
+        ("2 2/3", "2 2/3"),
+        ("", None),
+        ("I do not know what it is", None),
+    ],
+)
+def test_extracts(text: str, answer: str | None) -> None:
+    assert extract_answer(text) == answer
+
+
+def test_whole_text_is_read() -> None:
+    assert extract_answer(r"\boxed{42}" + " and this is why." * 500) == "42"
+    assert extract_answer("why? " * 5000 + r"\boxed{42}") == "42"
+
+
+def test_required_box_leaves_no_other_answer() -> None:
+    assert extract_answer("The answer is 5.", require_boxed=True) is None
+    assert extract_answer(r"The answer is \boxed{5}.", require_boxed=True) == "5"
+
+
+def test_inline_formula_over_lines_is_an_option() -> None:
+    text = "Answer $ \n 9 \n $"
+    assert extract_answer(text) is None
+    assert extract_answer(text, multiline_inline_math=True) == "9"
+
+
+def test_boxes_are_outermost_and_in_order() -> None:
+    text = r"\boxed{a\boxed{b}} {\boxed{c}"
+    assert [content for _, _, content in balanced_boxes(text)] == [r"a\boxed{b}", "c"]
+    assert [text[start:end] for start, end, _ in balanced_boxes(text)] == [r"\boxed{a\boxed{b}}", r"\boxed{c}"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\\boxed{" * 30000, "7" * 200_000 + "A", "\\(" * 100_000, "\\[" * 100_000 + "x", "$" * 200_001, " " * 200_000 + "x",
+     "answer is " * 20_000, "{" * 100_000 + "}" * 100_000, "5 , " * 50_000, "\\boxed{5} " * 20_000, "or " * 60_000],
+    ids=lambda text: text[:10],
+)  # fmt: skip
+def test_time_is_linear_in_hostile_text(text: str) -> None:
+    start = time.process_time()
+    extract_answer(text)
+    # Linear work on 200 kB takes a fraction of a second; quadratic work would take minutes.
+    assert time.process_time() - start < 5

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from winnowrl.configs.load import ConfigError, built_in_configs, config_to_yaml, load_config
+
+
+def test_defaults_load_and_a_written_configuration_reads_back_equal() -> None:
+    for given in ({}, {"gate": {"type": "prefix_edit_distance", "turn": 3}}, {"selector": {"type": "cbs_star"}}):
+        config = load_config(given)
+        assert load_config(yaml.safe_load(config_to_yaml(config))) == config
+
+
+@pytest.mark.parametrize("name", built_in_configs())
+def test_every_shipped_configuration_loads(name: str) -> None:
+    load_config(name)
+
+
+def test_overrides_win_and_are_read_as_yaml() -> None:
+    config = load_config(
+        {"learner": {"learning_rate": 1.0}},
+        ["learner.learning_rate=1e-5", "environment.kwargs={a: [1, 2]}", "run.trackers=[]", "checkpoint.best_metric=null"],
+    )
+    assert config.learner.learning_rate == 1e-5
+    assert config.environment.kwargs == {"a": [1, 2]}
+    assert config.run.trackers == []
+    assert config.checkpoint.best_metric is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["run.nmae=a"], "unknown key 'run.nmae'; did you mean 'run.name'"),
+        (["num_steps=5"], "did you mean 'run.num_steps'"),
+        (["lerner.learning_rate=1"], "did you mean 'learner'"),
+        (["zzz=1"], "allowed here: run, model"),
+        (["run=3"], "it is a section"),
+        (["run.num_steps=many"], "run.num_steps: Value 'many'.*allowed: int"),
+        (["run.num_steps=2.5"], "could not be converted to Integer"),
+        (["learner.learning_rate=fast"], "allowed: float"),
+        (["run.num_steps"], "has no '='"),
+        (["run.num_steps=["], "the value is not YAML"),
+        (["gate.turn=3"], "gate.type is 'none', which does not use it.*prefix_edit_distance"),
+        (["selector.replay.ratio=1"], r"selector.replay.type is 'none'"),
+        (["selector.type=cbss"], "did you mean 'cbs'"),
+        (["allocator.type=vigour"], "did you mean 'vigor'"),
+        (["collector.rollouts_per_task=1"], "at least 2 rollouts"),
+        (["sampling.temperature=0"], "sampling.temperature"),
+        (["sampling.top_p=0.9"], "sampling.top_p"),
+        (["conversation.rollout_tokens=8"], "below conversation.turn_tokens"),
+        (["engine.type=openai"], "engine.type"),
+        (["environment.eval_split=train"], "environment.eval_split"),
+        (["run.name=a/b"], "run.name"),
+        (["evaluation.samples_per_task=4"], "greedy samples are all equal"),
+        (["run.trackers=[mlflow]"], "run.trackers"),
+    ],
+)
+def test_a_mistake_is_one_sentence_that_says_how_to_mend_it(overrides: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence) as raised:
+        load_config({}, overrides)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_files_extend_one_another_and_bad_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("run: {num_steps: 7, seed: 3}\n")
+    child = tmp_path / "child.yaml"
+    child.write_text("extends: base.yaml\nrun: {seed: 4}\nlearner: {learning_rate: 1e-6}\n")
+    config = load_config(child)
+    assert (config.run.num_steps, config.run.seed, config.learner.learning_rate) == (7, 4, 1e-6)
+    for text, sentence in [
+        ("run: [", "not YAML"),
+        ("- 1", "holds a list"),
+        ("run: {seed: 1}\nrun: {seed: 2}", "stands twice"),
+        ("extends: nothing.yaml", "does not exist"),
+        ("extends: 3", "extends is 3"),
+    ]:
+        child.write_text(text)
+        with pytest.raises(ConfigError, match=sentence):
+            load_config(child)
+    with pytest.raises(ConfigError, match="does not exist.*quickstart"):
+        load_config(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match="folder"):
+        load_config(tmp_path)
+    child.write_text("")
+    assert load_config(child) == load_config({})

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from winnowrl.configs.sections.run import DiagnosticsConfig
+from winnowrl.training.diagnostics import Diagnostics
+
+HEALTHY = {
+    "reward/mean": 0.5,
+    "reward/min": 0.0,
+    "reward/max": 1.0,
+    "groups/informative": 4.0,
+    "policy/entropy": 1.0,
+    "mismatch/mean_abs": 1e-3,
+    "reward/parse_failure_rate": 0.1,
+}
+
+
+def _said(*steps: dict[str, float], **settings: float) -> list[list[str]]:
+    diagnostics = Diagnostics(DiagnosticsConfig(**settings))  # type: ignore[arg-type]
+    return [diagnostics.check(number, HEALTHY | step) for number, step in enumerate(steps, start=1)]
+
+
+def test_a_healthy_run_is_not_warned_about() -> None:
+    assert not any(_said(*[{}] * 50))
+
+
+def test_each_sickness_is_named_with_its_usual_cause() -> None:
+    constant = {"reward/min": 0.0, "reward/max": 0.0, "reward/mean": 0.0}
+    assert "verifier" in _said(*[constant] * 3, constant_reward_steps=3)[-1][0]
+    assert "no group" in _said(*[{"groups/informative": 0.0}] * 2, uninformative_steps=2)[-1][0]
+    assert "collapsed" in _said({"policy/entropy": 0.001})[0][0]
+    assert "old weights" in _said({}, {"mismatch/mean_abs": 0.5})[1][0]
+    assert "no answer" in _said({"reward/parse_failure_rate": 0.9})[0][0]
+
+
+def test_a_streak_is_broken_by_a_healthy_step_and_a_warning_is_not_repeated_at_once() -> None:
+    empty = {"groups/informative": 0.0}
+    assert not any(_said(empty, {}, empty, {}, uninformative_steps=2))
+    said = _said(*[{"policy/entropy": 0.0}] * 11, repeat_after_steps=10)
+    assert [bool(texts) for texts in said] == [True] + [False] * 9 + [True]
+
+
+def test_state_survives_a_restart() -> None:
+    settings = DiagnosticsConfig(uninformative_steps=3)
+    first = Diagnostics(settings)
+    for step in (1, 2):
+        first.check(step, HEALTHY | {"groups/informative": 0.0})
+    second = Diagnostics(settings)
+    second.load_state_dict(first.state_dict())
+    assert second.check(3, HEALTHY | {"groups/informative": 0.0})

@@ -87,8 +87,10 @@ class ModelPlayer:
         return reply
 
 
-def play_episode(environment: TextEnv, task: Task, player: Player, *, seed: int = 0) -> float:
-    """Play ``task`` to its end, printing what happens. Returns the sum of the rewards."""
+def play_episode(
+    environment: TextEnv, task: Task, player: Player, *, seed: int = 0, max_turns: int | None = None
+) -> float:
+    """Play ``task`` to its end or ``max_turns``, printing what happens. Returns the sum of the rewards."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -97,7 +99,6 @@ def play_episode(environment: TextEnv, task: Task, player: Player, *, seed: int 
         console.print(environment.system_prompt, markup=False, style="dim")
     observation, info = environment.reset(seed=seed, options={"task": task})
     total, turn = 0.0, 0
-    limit = environment.spec.max_episode_steps if environment.spec else None
     while True:
         console.print(observation, markup=False)
         if info.get("admissible_actions"):
@@ -109,7 +110,7 @@ def play_episode(environment: TextEnv, task: Task, player: Player, *, seed: int 
         observation, reward, terminated, truncated, info = environment.step(reply)
         turn += 1
         total += reward
-        is_over = terminated or truncated or (limit is not None and turn >= limit)
+        is_over = terminated or truncated or (max_turns is not None and turn >= max_turns)
         _tell(console, turn, reward, info)
         if is_over:
             if observation:

@@ -120,6 +120,7 @@ def play(
     temperature: Annotated[float, typer.Option(help="Of the model; 0 is greedy.")] = 0.0,
 ) -> None:
     """Play an episode in the terminal, or watch a model play it."""
+    from winnowrl.envs.registry import find_spec
     from winnowrl.training.play import ModelPlayer, PersonPlayer, play_episode
 
     environment = _make(env_id, _parse_arguments(arguments or ()))
@@ -130,7 +131,7 @@ def play(
         player: Any = ModelPlayer(model, environment, max_tokens=max_tokens, temperature=temperature, seed=seed)
     else:
         player = PersonPlayer()
-    play_episode(environment, tasks[task], player, seed=seed)
+    play_episode(environment, tasks[task], player, seed=seed, max_turns=find_spec(env_id).max_episode_steps)
     environment.close()
 
 

@@ -1,0 +1,162 @@
+"""``winnowrl env``: what a user types, from a new package to its first training step."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from winnowrl.configs.load import ConfigError, load_config
+from winnowrl.envs.scaffold import write_package
+from winnowrl.training.cli.env import app
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: str, typed: str = "") -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, list(arguments), input=typed)
+
+
+def run_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """In a fresh process in which ``folder`` is installed."""
+    env = {**os.environ, "PYTHONPATH": str(folder), "WINNOWRL_PRELOADED": "1", "COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=env, timeout=280, cwd=folder
+    )
+
+
+def install(package: Path, site: Path) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*command, "--target", str(site), str(package)], check=True, timeout=280)
+
+
+def test_the_list_shows_the_built_in_environments() -> None:
+    result = run("list")
+    assert result.exit_code == 0
+    for name in ("Arithmetic", "GuessNumber", "Math", "CCR", "ALFWorld", "Code"):
+        assert f"winnowrl/{name}-v0" in result.output
+    assert "CartPole" not in result.output
+
+
+def test_a_sound_environment_is_checked_with_exit_code_0() -> None:
+    result = run("check", "winnowrl/Arithmetic-v0", "max_operand=20")
+    assert result.exit_code == 0, result.output
+    assert "11 passed, 0 warnings, 0 failed" in result.output
+
+
+def test_a_faulty_environment_is_checked_with_exit_code_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "forgetful.py").write_text(
+        "import gymnasium\nfrom winnowrl.envs.arithmetic import ArithmeticEnv\n"
+        "class ForgetfulEnv(ArithmeticEnv):\n"
+        "    def respond(self, action): return '', float(len(action) // int(action)), True, False, {}\n"
+        "gymnasium.register('Forgetful-v0', entry_point=ForgetfulEnv, max_episode_steps=1)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = run("check", "forgetful:Forgetful-v0")
+    assert result.exit_code == 1
+    assert "an empty action raises ValueError" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("check", "nowhere/Nothing-v0"), "nowhere"),
+        (("check", "no_such_module_here:Nothing-v0"), "cannot be imported"),
+        (("check", "winnowrl/Arithmetic-v0", "max_operand"), "name=value"),
+        (("check", "winnowrl/Arithmetic-v0", "max_operand=-1"), "max_operand is -1"),
+        (("check", "winnowrl/Arithmetic-v0", "max_operant=1"), "max_operant"),
+        (("play", "winnowrl/Arithmetic-v0", "--split", "test"), "it has: train, eval"),
+        (("play", "winnowrl/Arithmetic-v0", "--task", "100000"), "--task is 100000"),
+        (("new", "1two"), "no name of a Python package"),
+        (("new", "json"), "the name of another package"),
+    ],
+)
+def test_the_users_mistake_is_named(arguments: tuple[str, ...], told: str) -> None:
+    # The application turns a ConfigError into one sentence and exit code 2.
+    result = run(*arguments)
+    assert isinstance(result.exception, ConfigError)
+    assert told in str(result.exception)
+
+
+def test_a_person_plays_to_the_end() -> None:
+    # Guess 3 of a number from 1 to 5 that is no multiple of three, then the rest.
+    result = run("play", "winnowrl/GuessNumber-v0", "highest=5", typed='3\n"""\n1\n"""\n2\n4\n5\n')
+    assert result.exit_code == 0, result.output
+    assert "reward 1 in" in result.output
+    assert "the environment ended it" in result.output
+
+
+def test_giving_up_ends_the_game() -> None:
+    result = run("play", "winnowrl/GuessNumber-v0", typed="50\n")
+    assert result.exit_code == 0
+    assert "given up" in result.output
+
+
+def test_the_turn_limit_ends_a_game() -> None:
+    result = run("play", "winnowrl/GuessNumber-v0", "max_guesses=100", typed="200\n" * 50)
+    assert "reward 0 in 10 turns; the turn limit ended it" in result.output
+
+
+def test_a_model_plays(tiny_model_path: Path) -> None:
+    result = run("play", "winnowrl/Arithmetic-v0", "--model", str(tiny_model_path), "--max-tokens", "4")
+    assert result.exit_code == 0, result.exception
+    assert "model>" in result.output
+    assert "in 1 turns" in result.output
+
+
+def test_a_new_package_is_whole_and_its_configuration_loads(tmp_path: Path) -> None:
+    result = run("new", "word-sorting", "--folder", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "word_sorting"
+    assert load_config(folder / "train.yaml").environment.id == "word_sorting/WordSorting-v0"
+    rows = [
+        json.loads(line)
+        for split in ("train", "eval")
+        for line in (folder / f"word_sorting/tasks/{split}.jsonl").open()
+    ]
+    assert len({row["prompt"] for row in rows}) == len(rows) == 500
+    with pytest.raises(ValueError, match="exists already"):
+        write_package("word_sorting", tmp_path)
+
+
+def test_a_new_package_passes_its_own_tests(tmp_path: Path) -> None:
+    folder, _ = write_package("word_sorting", tmp_path)
+    result = run_python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "tests"))
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_example_passes_its_own_tests() -> None:
+    folder = ROOT / "examples/corridor"
+    result = run_python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "tests"))
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["example", "new"])
+def test_an_installed_package_is_listed_and_trains_at_once(which: str, tiny_model_path: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    package = ROOT / "examples/corridor" if which == "example" else write_package("word_sorting", tmp_path)[0]
+    copy = tmp_path / "copy"  # a build leaves files beside the sources
+    subprocess.run(["cp", "-r", str(package), str(copy)], check=True)
+    install(copy, site)
+    config = yaml.safe_load((package / "train.yaml").read_text())
+    env_id = config["environment"]["id"]
+    listed = run_python(site, "-m", "winnowrl.training.cli", "env", "list")
+    assert env_id in listed.stdout
+    trained = run_python(
+        site,
+        *("-m", "winnowrl.training.cli", "train", str(package / "train.yaml")),
+        *("run.num_steps=2", "run.trackers=[]", "run.name=first", f"run.folder={tmp_path}"),
+        *(f"model.path={tiny_model_path}", "engine.type=transformers", "evaluation.num_tasks=4"),
+        *("collector.tasks_per_step=2", "collector.rollouts_per_task=2"),
+    )
+    assert trained.returncode == 0, trained.stdout[-3000:] + trained.stderr[-3000:]
+    summary = json.loads((tmp_path / "first/summary.json").read_text())
+    assert summary["is_finished"]
+    assert summary["steps"] == 2

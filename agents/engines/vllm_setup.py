@@ -69,7 +69,6 @@ def start_vllm(
                 model_path, dtype, max_context_tokens, max_concurrent_requests
             )
             options = {"kv_cache_memory_bytes": size, "block_size": block_tokens or CPU_BLOCK_TOKENS}
-            prefer_cpu_kernels(options)
         else:
             options = {"gpu_memory_utilization": gpu_memory_fraction}
             if block_tokens:
@@ -102,10 +101,6 @@ def cpu_cache_bytes(model_path: str | Path, dtype: str, context_tokens: int, con
     context_bytes = token_bytes * (context_tokens + CPU_BLOCK_TOKENS)
     wanted = context_bytes * concurrent
     return int(max(4 * context_bytes, min(wanted, total_memory_bytes() // 24)))
-
-
-def prefer_cpu_kernels(options: dict[str, Any]) -> None:
-    """Placeholder."""
 
 
 @contextmanager

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
+from math import isfinite
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from winnowrl.agents.errors import EngineFailure, EnvironmentFailure, ErrorRecord, RolloutError
 from winnowrl.agents.rollout import Rollout, Turn
-from winnowrl.agents.seeding import derive_seed
+from winnowrl.agents.seeding import derive_seed, seed_stream
 
 if TYPE_CHECKING:
     from winnowrl.agents.collecting.environments import Lease
@@ -26,9 +26,9 @@ class Episode:
     """Runs one rollout. ``run`` never raises for what happens to the episode: that is recorded on the rollout."""
 
     __slots__ = (
+        "_asked",
         "_conversation",
         "_lease",
-        "_seed_parts",
         "group",
         "phase",
         "phase_since",
@@ -41,13 +41,12 @@ class Episode:
 
     def __init__(self, settings: EpisodeSettings, group: GroupRun, index: int, round_index: int) -> None:
         self.settings, self.group = settings, group
-        self._seed_parts: tuple[int | str, ...] = (*group.seed_parts, index)
         record = group.record
         self.rollout = Rollout(
             task_id=record.task.id,
             group_id=record.group_id,
             index=index,
-            seed=derive_seed(*self._seed_parts),
+            seed=derive_seed(*group.seed_parts, index),
             policy_version=record.policy_version,
             task_type=record.task.task_type,
             rollout_id=record.group_id * 10_000 + index,
@@ -57,6 +56,7 @@ class Episode:
         self.phase = SLOT
         self.started = self.phase_since = perf_counter()
         self.waited_s = 0.0
+        self._asked = 0.0
         self._lease: Lease | None = None
         self._conversation = settings.new_conversation()
 
@@ -85,7 +85,10 @@ class Episode:
             self.end("error", error)
         except asyncio.CancelledError:
             if not self.is_over:
-                raise
+                if self.task is not None and self.task.cancelling():
+                    raise
+                # Nobody cancelled this episode: what it waited for was torn down under it.
+                self.end("error", EngineFailure(f"what it waited for ({self.phase}) was cancelled"))
         finally:
             self._leave()
 
@@ -106,44 +109,18 @@ class Episode:
         self._enter_phase(OVER)
 
     async def _play(self) -> StopReason:
-        rollout, conversation, group = self.rollout, self._conversation, self.group
-        settings = self.settings
-        generate, gate_turn = settings.engine.generate, group.gate_turn
+        rollout, conversation, group, settings = self.rollout, self._conversation, self.group, self.settings
+        seed_of_turn = seed_stream(*group.seed_parts, rollout.index)
         conversation.start(settings.environments.system_prompt, await self._reset())
         rollout.sequences = conversation.sequences
         turns = rollout.turns
-        while True:
-            budget = conversation.reply_budget()
-            if budget <= 0:
-                if not turns:
-                    raise EnvironmentFailure(
-                        "the first prompt leaves no room for a reply; raise conversation.context_tokens, or leave out "
-                        "tasks with longer prompts"
-                    )
-                rollout.truncated = True
-                return "token_limit"
-            prompt_ids = conversation.prompt_ids
-            begin = self._enter_phase(ENGINE)
-            try:
-                completion = await generate(
-                    prompt_ids, settings.sampling_for(budget), derive_seed(*self._seed_parts, len(turns))
-                )
-            except (RolloutError, asyncio.CancelledError):
-                raise
-            except Exception as error:
-                raise EngineFailure(f"the engine raised {type(error).__name__}: {error}") from error
-            if self.is_over:
-                raise EngineFailure("the reply came after the episode had been given up")
-            _check_completion(completion, rollout.policy_version)
-            rollout.num_prefill_tokens += len(prompt_ids)
-            rollout.num_cached_tokens += completion.num_cached_tokens
+        while (budget := conversation.reply_budget()) > 0:
+            completion = await self._generate(conversation.prompt_ids, budget, seed_of_turn(len(turns)))
             turn = conversation.add_reply(completion)
+            turn.generate_s = self.phase_since - self._asked
             turns.append(turn)
-            replied = self._enter_phase(STEP)
-            turn.generate_s = replied - begin
-            rollout.generate_s += turn.generate_s
             terminated, truncated = await self._step(turn)
-            turn.env_s = perf_counter() - replied
+            turn.env_s = perf_counter() - self.phase_since
             rollout.env_s += turn.env_s
             if terminated:
                 rollout.terminated = True
@@ -151,9 +128,34 @@ class Episode:
             if truncated:
                 rollout.truncated = True
                 return "turn_limit" if len(turns) == settings.environments.max_turns else "env_done"
-            if len(turns) == gate_turn and not await self._pass_gate():
+            if len(turns) == group.gate_turn and not await self._pass_gate():
                 return "gate"
             conversation.add_observation(turn.observation)
+        if not turns:
+            raise EnvironmentFailure(
+                "the first prompt leaves no room for a reply; raise conversation.context_tokens, or leave out tasks with "
+                "longer prompts"
+            )
+        rollout.truncated = True
+        return "token_limit"
+
+    async def _generate(self, prompt_ids: list[int], budget: int, seed: int) -> Completion:
+        """Ask the engine; afterwards the phase is the environment's, begun when the reply was there."""
+        settings, rollout = self.settings, self.rollout
+        self._asked = self._enter_phase(ENGINE)
+        try:
+            completion = await settings.generate(prompt_ids, settings.sampling_for(budget), seed)
+        except (RolloutError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            raise EngineFailure(f"the engine raised {type(error).__name__}: {error}") from error
+        if rollout.stop_reason is not None:
+            raise EngineFailure("the reply came after the episode had been given up")
+        _check_completion(completion, rollout.policy_version)
+        rollout.num_prefill_tokens += len(prompt_ids)
+        rollout.num_cached_tokens += completion.num_cached_tokens
+        rollout.generate_s += self._enter_phase(STEP) - self._asked
+        return completion
 
     async def _reset(self) -> str:
         assert self._lease is not None
@@ -181,21 +183,26 @@ class Episode:
         try:
             result = lease.step(turn.text)
             observation, reward, terminated, truncated, info = result if lease.is_inline else await result
-            turn.reward = float(reward)
         except (RolloutError, asyncio.CancelledError):
             raise
         except Exception as error:
             raise EnvironmentFailure(f"step() raised {type(error).__name__}: {error}") from error
-        if self.is_over:
+        if rollout.stop_reason is not None:
             raise EnvironmentFailure("the answer came after the episode had been given up")
-        if not isinstance(observation, str) or not math.isfinite(turn.reward):
+        try:
+            turn.reward = float(reward)
+            self._read_info(turn, info, is_last=terminated or truncated)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise EnvironmentFailure(
+                f"step() returned the reward {reward!r} or an info that cannot be read: {error}"
+            ) from error
+        if not isinstance(observation, str) or not isfinite(turn.reward):
             raise EnvironmentFailure(
                 f"step() returned an observation of type {type(observation).__name__} and the reward {reward!r}; "
                 "allowed: a string and a finite number"
             )
         turn.observation = observation
         rollout.reward += turn.reward
-        self._read_info(turn, info, is_last=terminated or truncated)
         return bool(terminated), bool(truncated)
 
     def _read_info(self, turn: Turn, info: dict[str, Any], *, is_last: bool) -> None:
@@ -215,8 +222,8 @@ class Episode:
     async def _pass_gate(self) -> bool:
         """Wait for the group's decision at turn K; the slot is free for others meanwhile. False: the group stops."""
         decision = self.group.arrive(self)
-        if decision.done():
-            return decision.result()
+        if isinstance(decision, bool):
+            return decision
         slots, begin = self.settings.slots, self._enter_phase(GATE)
         if slots is not None:
             slots.release()

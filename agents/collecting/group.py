@@ -62,8 +62,8 @@ class GroupRun:
         )
         self.gate_turn = self.record.gate_turn or 0
         self.members: list[Episode] = []
-        self._waiting: list[Episode] = []
-        self._decision: asyncio.Future[bool] | None = None
+        self._waiting: dict[Episode, asyncio.Future[bool]] = {}
+        self._goes_on: bool | None = None
         self._first_observation: str | None = None
 
     def add_members(self, count: int, round_index: int) -> list[Episode]:
@@ -74,19 +74,18 @@ class GroupRun:
         self.record.rollouts += [episode.rollout for episode in new]
         return new
 
-    def arrive(self, episode: Episode) -> asyncio.Future[bool]:
-        """A live member has taken K actions. The future tells whether the group goes on."""
-        if self._decision is None:
-            self._decision = asyncio.get_running_loop().create_future()
-        if not self._decision.done():
-            self._waiting.append(episode)
+    def arrive(self, episode: Episode) -> asyncio.Future[bool] | bool:
+        """A live member has taken K actions: whether the group goes on, or a future of that."""
+        if self._goes_on is None:
+            # One future for each: cancelling a task cancels what it waits for.
+            self._waiting[episode] = asyncio.get_running_loop().create_future()
             self._judge_when_complete()
-        return self._decision
+        return self._waiting[episode] if self._goes_on is None else self._goes_on
 
     def member_over(self, episode: Episode) -> None:
         """A member has ended, for whatever reason."""
-        if self.gate_turn and (self._decision is None or not self._decision.done()):
-            self._waiting = [waiting for waiting in self._waiting if waiting is not episode]
+        if self._gate is not None and self._goes_on is None:
+            self._waiting.pop(episode, None)
             self._judge_when_complete()
         self._on_over(episode)
 
@@ -94,9 +93,11 @@ class GroupRun:
         num_over = sum(episode.is_over for episode in self.members)
         if num_over + len(self._waiting) < len(self.members):
             return
-        if self._decision is None:
-            self._decision = asyncio.get_running_loop().create_future()
-        self._decision.set_result(self._judge())
+        self._goes_on = self._judge()
+        waiting, self._waiting = self._waiting, {}
+        for decision in waiting.values():
+            if not decision.done():
+                decision.set_result(self._goes_on)
 
     def _judge(self) -> bool:
         assert self._gate is not None

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from winnowrl.agents.engines.base import Engine, Sampling
 
 if TYPE_CHECKING:
-    from winnowrl.agents.conversation import Conversation
-
     from winnowrl.agents.collecting.environments import EnvironmentPool
+    from winnowrl.agents.conversation import Conversation
 
 
 class EpisodeSettings:
@@ -35,7 +34,8 @@ class EpisodeSettings:
         sampling: Sampling,
         max_concurrent: int = 0,
     ) -> None:
-        self.engine, self.environments, self.new_conversation = engine, environments, new_conversation
+        self.environments, self.new_conversation = environments, new_conversation
+        self.generate = engine.generate
         stop = tuple(dict.fromkeys((*sampling.stop, *environments.stop)))
         self._sampling = replace(sampling, stop=stop)
         self._by_budget: dict[int, Sampling] = {}

@@ -95,7 +95,7 @@ class WalkEnv(TextEnv):
             info["verdict"] = Verdict("undecided", "it timed out")
             is_last = True
         if word == "mark":
-            info["loss_text_end"] = int(rest.split()[0])
+            info["loss_text_end"] = rest.split()[0]
         info["reward_parts"] = {"step": 1.0}
         info["success"] = reward > 0
         return f"saw {word}\n", reward, is_last, False, info

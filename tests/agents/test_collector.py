@@ -209,6 +209,7 @@ def wrong_version(prompt: str, seed: int) -> Completion:
         (wrong_version, "engine", "policy version 5"),
         (lambda p, s: "raise", "environment", "the walker fell"),
         (lambda p, s: "nan", "environment", "finite number"),
+        (lambda p, s: "mark x", "environment", "cannot be read"),
     ],
 )
 def test_a_failure_is_recorded_with_its_cause(codec: TextCodec, script: Any, kind: str, message: str) -> None:
@@ -298,6 +299,13 @@ def test_an_engine_that_ignores_its_cancellation_does_not_hold_the_step_up(codec
     result = collect(make_collector(codec, deaf, turn_deadline_s=0.1), 1)
     assert result.failures == {"timeout": 4}
     assert all(not r.turns for r in result.rollouts)
+
+
+def test_a_request_that_is_torn_down_under_its_episode_is_an_engine_failure(codec: TextCodec) -> None:
+    async def torn(prompt: str, seed: int) -> str:
+        raise asyncio.CancelledError
+
+    assert collect(make_collector(codec, torn), 1).failures == {"engine": 4}
 
 
 def test_the_watchdog_reports_the_oldest_episodes_and_what_they_wait_for(codec: TextCodec, caplog: Any) -> None:

@@ -119,6 +119,19 @@ def test_a_failed_member_neither_holds_the_barrier_nor_is_judged(codec: TextCode
     assert all(g.was_gated and g.gate_distance == 0.0 for g in result.groups if sum(r.error is None for r in g) >= 2)
 
 
+def test_a_deadline_at_the_barrier_takes_its_own_member_only(codec: TextCodec) -> None:
+    async def script(prompt: str, seed: int) -> str:
+        if prompt.count("saw") == 1 and seed % 3 == 0:
+            await asyncio.sleep(30)
+        return "north"
+
+    # Members that wait for the slow ones run into no deadline; the slow ones run into theirs, and the gate decides.
+    collector = make_collector(codec, script, gate=gate(), rollouts_per_task=8, turn_deadline_s=0.2, **WALK)
+    result = collect(collector, 2)
+    assert result.failures["timeout"] > 0
+    assert all(r.stop_reason == ("error" if r.error else "gate") for r in result.rollouts)
+
+
 def test_a_group_that_has_ended_before_the_turn_is_not_stopped(codec: TextCodec) -> None:
     result = collect(make_collector(codec, lambda p, s: "end 1", gate=gate(), **WALK), 2)
     assert not any(g.was_gated or g.gate_stop for g in result.groups)

@@ -15,8 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from winnowrl.envs.isolation.pool import WorkerPool
 from winnowrl.envs.math import VerifierPolicy, verify
-from winnowrl.envs.math.pool import VerifierPool, close_pool, get_pool
+from winnowrl.envs.math.pool import SERVICE, close_pool, get_pool
 
 # Needs algebra, so that a worker must answer.
 GOLD, PREDICTION = r"\frac{x+2}{7}", r"\boxed{\frac{x}{7}+\frac{2}{7}}"
@@ -107,7 +108,7 @@ def test_forked_child_gets_workers_of_its_own() -> None:
 
 
 def test_killed_worker_is_replaced() -> None:
-    pool = VerifierPool(1)
+    pool = WorkerPool(SERVICE, 1)
     job = {"gold": "x+1", "prediction": "1+x", "policy": _policy()}
     try:
         assert pool.run(job, 5.0).status == "correct"
@@ -130,9 +131,9 @@ def test_worker_may_not_write_or_start_anything(tmp_path: Path) -> None:
     attempts = (f"open({str(file)!r}, 'w')", f"os.system('touch {file}')", "subprocess.run(['true'])", "os.fork()")
     code = (
         "import os, subprocess, sys\n"
-        "from winnowrl.envs.math import worker\n"
-        "worker._limit_resources(512)\n"
-        "sys.addaudithook(worker._refuse)\n"
+        "from winnowrl.envs.isolation import server\n"
+        "server.limit_resources(512)\n"
+        "sys.addaudithook(server.refuse)\n"
         f"for attempt in {attempts!r}:\n"
         "    try:\n"
         "        eval(attempt)\n"
@@ -146,7 +147,7 @@ def test_worker_may_not_write_or_start_anything(tmp_path: Path) -> None:
 
 
 def test_memory_of_a_job_is_limited() -> None:
-    pool = VerifierPool(1, memory_limit_mb=64)
+    pool = WorkerPool(SERVICE, 1, memory_limit_mb=64)
     try:
         # 300 million terms would be gigabytes; whatever ends it, the answer comes and the next job works.
         job = {"gold": "x", "prediction": r"\sum_{k=1}^{300000000} \sin(k x)^{k}", "policy": _policy(time_limit_s=3.0)}
@@ -174,7 +175,7 @@ def test_resident_memory_stays_flat_over_many_verdicts() -> None:
 
 def test_pool_refuses_no_workers() -> None:
     with pytest.raises(ValueError, match="num_workers is 0"):
-        VerifierPool(0)
+        WorkerPool(SERVICE, 0)
 
 
 def _policy(**options: float) -> dict[str, object]:

@@ -39,7 +39,7 @@ def compile_template(
         return CompiledTemplate(first_slot, None, None)
     before, after = between
     after_cut = Slot.around(codec, before, after, strips)
-    after_end = Slot.around(codec, _behind_end_token(codec, end_token_ids, before), after, strips)
+    after_end = Slot.around(codec, _behind_end_token(codec, end_token_ids, before), after, strips, is_behind_added=True)
     return CompiledTemplate(first_slot, after_end, after_cut)
 
 

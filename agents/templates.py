@@ -45,14 +45,13 @@ class PlainTemplate:
     def __init__(self, codec: TextCodec, end_token_ids: Sequence[int]) -> None:
         self.codec = codec
         self.end_token_ids = tuple(end_token_ids)
-        self._leading = codec.leading_ids()
 
     def is_append_only(self, system_prompt: str | None) -> bool:
         return True
 
     def first_prompt(self, system_prompt: str | None, observation: str) -> list[int]:
         text = f"{system_prompt}\n\n{observation}" if system_prompt else observation
-        return self._leading + self.codec.encode_markup(text)
+        return self.codec.encode_opening(text)
 
     def bridge(self, system_prompt: str | None, observation: str, last_id: int) -> list[int]:
         return list(self.codec.encode_markup(observation))
@@ -73,17 +72,20 @@ class Slot:
     left: str
     right: str
     tail: tuple[int, ...]
-    strips: tuple[bool, bool] = (False, False)
+    strips: tuple[bool, bool]
+    is_behind_added: bool
 
     @classmethod
-    def around(cls, codec: TextCodec, before: str, after: str, strips: tuple[bool, bool]) -> Slot:
-        """Slot between the markup ``before`` and ``after``."""
+    def around(
+        cls, codec: TextCodec, before: str, after: str, strips: tuple[bool, bool], *, is_behind_added: bool = False
+    ) -> Slot:
+        """Slot between the markup ``before`` and ``after``; ``is_behind_added``: an added token precedes it all."""
         head, tail = codec.split_at_added_tokens(before), codec.split_at_added_tokens(after)
         left = head.pop() if head and not codec.is_added_token(head[-1]) else ""
         right = tail.pop(0) if tail and not codec.is_added_token(tail[0]) else ""
-        return cls(
-            tuple(codec.encode_markup("".join(head))), left, right, tuple(codec.encode_markup("".join(tail))), strips
-        )
+        head_ids = tuple(codec.encode_markup("".join(head)))
+        tail_ids = tuple(codec.encode_markup("".join(tail)))
+        return cls(head_ids, left, right, tail_ids, strips, is_behind_added or bool(head))
 
     def fill(self, codec: TextCodec, text: str) -> list[int]:
         """Ids with ``text`` in the slot, stripped as the template strips it."""
@@ -91,7 +93,8 @@ class Slot:
             text = text.lstrip()
         if self.strips[1]:
             text = text.rstrip()
-        return [*self.head, *codec.encode_text(f"{self.left}{text}{self.right}"), *self.tail]
+        middle = codec.encode_text(f"{self.left}{text}{self.right}", is_behind_added=self.is_behind_added)
+        return [*self.head, *middle, *self.tail]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,7 @@ class ChatTemplate:
 
     def render(self, system_prompt: str | None, messages: Sequence[Message]) -> list[int]:
         text = self._renderer(with_system(self._has_system_role, system_prompt, messages))
-        return list(self.codec.encode_markup(text))
+        return self.codec.encode_opening(text)[len(self.codec.leading_ids) :]
 
     def _compile(self, system_prompt: str | None) -> CompiledTemplate:
         compiled = self._compiled.get(system_prompt)

@@ -37,16 +37,27 @@ class TextCodec:
         added = sorted({token.content for token in tokenizer.added_tokens_decoder.values()}, key=len, reverse=True)
         self._added = re.compile("|".join(map(re.escape, added))) if added else None
         self._cached = lru_cache(maxsize=CACHED_TEXTS)(self._encode_fragment)
-        self._anchor = "\n" if self._marks_the_start("a") else ""
+        self._anchor = "\n" if self._is_marked(self._encode("a", True)[0]) else ""
         self._anchor_ids = self._encode(self._anchor, True)
+        self.leading_ids = self._find_leading_ids()
+        self._marks_behind_added = bool(self._anchor and added) and self._is_marked(
+            self._encode(f"{added[0]}a", False)[1]
+        )
 
-    def encode_text(self, text: str) -> list[int]:
-        """Ids of ``text`` as it stands inside a sequence; special tokens in it are spelt out. Not to be changed."""
-        return self._encode_short(text, True)
+    def encode_text(self, text: str, *, is_behind_added: bool = False) -> list[int]:
+        """Ids of ``text`` inside a sequence; special tokens in it are spelt out. Not to be changed.
+
+        ``is_behind_added``: an added token stands before it; some tokenizers mark the start of such a stretch.
+        """
+        return self._encode_short(text, True, is_behind_added and self._marks_behind_added)
 
     def encode_markup(self, text: str) -> list[int]:
-        """Ids of ``text``; the names of special tokens become those tokens. Not to be changed."""
-        return self._encode_short(text, False)
+        """Ids of ``text`` inside a sequence; the names of special tokens become those tokens. Not to be changed."""
+        return self._encode_short(text, False, False)
+
+    def encode_opening(self, text: str) -> list[int]:
+        """Ids of ``text`` at the start of a sequence, behind what the tokenizer puts there. A new list."""
+        return self.leading_ids + self._encode(text, False)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ``ids``, special tokens included by name."""
@@ -67,22 +78,14 @@ class TextCodec:
     def is_added_token(self, piece: str) -> bool:
         return self._added is not None and self._added.fullmatch(piece) is not None
 
-    def leading_ids(self) -> list[int]:
-        """Ids the tokenizer puts before any text (a begin-of-text token, or nothing)."""
-        probe = "a"
-        full, bare = list(self.tokenizer(probe)["input_ids"]), self._encode(probe, False)
-        for start in range(len(full) - len(bare) + 1):
-            if full[start : start + len(bare)] == bare:
-                return full[:start]
-        return []
-
-    def _encode_short(self, text: str, is_text: bool) -> list[int]:
+    def _encode_short(self, text: str, is_text: bool, is_opening: bool) -> list[int]:
         if not text:
             return []
-        return self._cached(text, is_text) if len(text) <= CACHED_CHARACTERS else self._encode_fragment(text, is_text)
+        encode = self._cached if len(text) <= CACHED_CHARACTERS else self._encode_fragment
+        return encode(text, is_text, is_opening)
 
-    def _encode_fragment(self, text: str, is_text: bool) -> list[int]:
-        if self._anchor:
+    def _encode_fragment(self, text: str, is_text: bool, is_opening: bool) -> list[int]:
+        if self._anchor and not is_opening:
             # A tokenizer that marks the start of a text would put a space where a fragment begins.
             ids = self._encode(self._anchor + text, is_text)
             if ids[: len(self._anchor_ids)] == self._anchor_ids:
@@ -95,9 +98,15 @@ class TextCodec:
             return list(core.encode_batch_fast([text], add_special_tokens=False)[0].ids)
         return list(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=is_text))
 
-    def _marks_the_start(self, probe: str) -> bool:
-        first = self.tokenizer.convert_ids_to_tokens(self._encode(probe, True))[0]
-        return str(first) != probe
+    def _is_marked(self, token_id: int) -> bool:
+        """The token spells the letter a with something before it."""
+        return str(self.tokenizer.convert_ids_to_tokens(token_id)) != "a"
+
+    def _find_leading_ids(self) -> list[int]:
+        """Ids the tokenizer puts before any text: a begin token, or nothing."""
+        full, bare = list(self.tokenizer("a")["input_ids"]), self._encode("a", False)
+        starts = range(len(full) - len(bare) + 1)
+        return next((full[:start] for start in starts if full[start : start + len(bare)] == bare), [])
 
 
 def end_token_ids(tokenizer: Any, model_path: str | Path | None = None) -> tuple[int, ...]:

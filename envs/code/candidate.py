@@ -9,10 +9,14 @@ import operator
 import os
 import resource
 import sys
-from collections.abc import Callable
-from typing import Any
 
 from winnowrl.envs.code.wire import Peer
+
+# As in typing, whose import takes as long as the rest of the start of the process.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 MODULE_NAME = "program"
 MAX_TEXT = 500

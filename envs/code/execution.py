@@ -65,6 +65,8 @@ class ExecutionResult:
         message: One line on what ended the run.
         output: The end of what the program printed.
         seconds: Wall-clock time, start of the sandbox included.
+        start_s: Of that, until the sandbox was ready for the program.
+        waited_s: Of that, time after the limit's end which was granted because the program had had no processor.
     """
 
     passed: int
@@ -74,6 +76,8 @@ class ExecutionResult:
     message: str = ""
     output: str = ""
     seconds: float = 0.0
+    start_s: float = 0.0
+    waited_s: float = 0.0
 
     @property
     def fraction(self) -> float:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import selectors
 import socket
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,8 @@ KEPT_OUTPUT = 4096
 # All judges share one sandbox, whose processes are counted together.
 JUDGE_LIMITS = Limits(cpu_s=60, memory_mb=1024, processes=4096, disk_mb=1)
 DEFAULT_LIMITS = Limits()
+# Sandboxes at one time: enough to keep the processors busy while some programs sleep, and no more than memory bears.
+_slots = threading.BoundedSemaphore(4 * (os.cpu_count() or 1))
 
 
 def run_tests(
@@ -61,8 +64,8 @@ def run_tests(
     plan = plan_checks(tests, entry_point)
     if sandbox == "none":
         warn_unsafe()
-    run = _Run(plan, limits, time.monotonic())
-    with contextlib.ExitStack() as stack:
+    with _slots, contextlib.ExitStack() as stack:
+        run = _Run(plan, limits, time.monotonic())
         run.start(stack, program, entry_point, prelude, sandbox)
         run.watch()
     return run.result()
@@ -90,6 +93,7 @@ class _Run:
     deadline: float = 0.0
     next_look: float = 0.0
     waited: float = 0.0
+    start_s: float = 0.0
 
     def start(
         self, stack: contextlib.ExitStack, program: str, entry_point: str, prelude: str, kind: SandboxKind
@@ -199,9 +203,9 @@ class _Run:
     def _take(self, message: tuple[Any, ...]) -> None:
         kind, *parts = message
         if kind == "ready":
-            self.is_ready = True
-            self.deadline = time.monotonic() + self.limits.wall_s
-            self.next_look = time.monotonic() + POLL_S
+            now = time.monotonic()
+            self.is_ready, self.start_s = True, now - self.started
+            self.deadline, self.next_look = now + self.limits.wall_s, now + POLL_S
         elif kind == "check":
             self.outcomes.setdefault(parts[0], []).append((parts[1], parts[2]))
         elif kind == "aborted":
@@ -253,6 +257,8 @@ class _Run:
             message=self.message or self.aborted,
             output=bytes(self.output[-KEPT_OUTPUT:]).decode("utf-8", "replace"),
             seconds=time.monotonic() - self.started,
+            start_s=self.start_s,
+            waited_s=self.waited,
         )
 
 

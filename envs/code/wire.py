@@ -8,13 +8,17 @@ named by a number, so nothing a program defines (an ``__eq__`` that always agree
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
+
+# As in typing, whose import takes as long as the rest of the start of the process.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    Export = Callable[[Any], tuple[bytes, int, str]]
+    Import = Callable[[bytes, int, str], Any]
 
 MAX_DEPTH = 60
-
-Export = Callable[[Any], tuple[bytes, int, str]]
-Import = Callable[[bytes, int, str], Any]
 
 
 class ChannelClosedError(Exception):
@@ -264,6 +268,7 @@ class Peer:
         self.fd, self.max_bytes = fd, max_bytes
         self.objects: dict[int, Any] = {}
         self.numbers: dict[int, int] = {}
+        self.remotes: dict[int, Remote] = {}
         self.is_closed = False
 
     def perform(self, operation: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -360,7 +365,8 @@ class Peer:
 
     def _import(self, tag: bytes, number: int, name: str) -> Any:
         if tag == b"o":
-            return Remote(self, number, name)
+            # One object, one Remote: tests may ask whether two results are the same object.
+            return self.remotes.setdefault(number, Remote(self, number, name))
         if tag == b"h" and number in self.objects:
             return self.objects[number]
         raise ChannelClosedError("an object that was never handed out")

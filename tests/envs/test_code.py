@@ -214,6 +214,8 @@ class Stack:
 def squares(n):
     for i in range(n): yield i * i
 def apply(function, values): return sorted(map(function, values))
+only = Stack()
+def the_stack(): return only
 """
     tests = """
 s = Stack()
@@ -224,8 +226,9 @@ assert list(squares(3)) == [0, 1, 4]
 assert next(squares(1)) == 0
 assert apply(lambda x: -x, [1, 2]) == [-2, -1]
 assert apply(len, ["a", ""]) == [0, 1]
+assert the_stack() is the_stack() and Stack() is not Stack()
 """
-    assert check(program, tests, "Stack") == (6, 6, "passed")
+    assert check(program, tests, "Stack") == (7, 7, "passed")
 
 
 def test_helpers_of_the_prelude_are_not_the_programs_to_replace() -> None:

@@ -160,3 +160,14 @@ def test_an_installed_package_is_listed_and_trains_at_once(which: str, tiny_mode
     summary = json.loads((tmp_path / "first/summary.json").read_text())
     assert summary["is_finished"]
     assert summary["steps"] == 2
+
+
+def test_the_environment_of_the_documentation_passes_its_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = (ROOT / "docs/environments.md").read_text()
+    source = text.partition("    # parity.py\n")[2].partition("\nand a run of it")[0]
+    lines = [line[4:] for line in source.splitlines()]
+    assert len([line for line in lines if line]) <= 15
+    (tmp_path / "parity.py").write_text("\n".join(lines) + "\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = run("check", "parity:Parity-v0")
+    assert result.exit_code == 0, result.output

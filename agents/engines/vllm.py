@@ -19,7 +19,11 @@ FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "
 
 
 class VllmEngine(SteppedEngine):
-    """vLLM with continuous batching and prefix caching; keyword arguments as in :func:`start_vllm`."""
+    """vLLM with continuous batching and prefix caching; keyword arguments as in :func:`start_vllm`.
+
+    A request's random numbers come from its seed alone. Its logits may still differ in the last digits with the company
+    it has in a batch, so two runs agree as far as vLLM's arithmetic does; the transformers engine can be exact.
+    """
 
     def __init__(
         self, model_path: str | Path, *, max_context_tokens: int, timeout_s: float = 600.0, **options: Any
@@ -74,6 +78,8 @@ class VllmStepper:
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
+        if self._is_cpu:
+            self._engine.apply_model(repack_heads)
         if not self._engine.reset_prefix_cache():
             raise EngineFailure(f"{self.name} kept cached prefixes of the old weights: a request still holds them")
 
@@ -92,6 +98,19 @@ class VllmStepper:
         if self._engine is not None:
             stop_vllm(self._engine)
             self._engine = None
+
+
+def repack_heads(model: Any) -> None:
+    """Make the head of a model use the weights just loaded.
+
+    On CPU a head multiplies by a repacked copy of its weight. A head tied to the embedding has no weight of its own in
+    what is loaded, so vLLM would keep the copy of the weights it started with.
+    """
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    for module in model.modules():
+        if isinstance(module, ParallelLMHead):
+            module.quant_method.process_weights_after_loading(module)
 
 
 def sampling_params(sampling: Sampling, seed: int) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_DO_NOT_TRACK": "1",
+    # Heard only when torch is not imported yet.
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -33,8 +36,11 @@ def import_vllm() -> Any:
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    logging.getLogger("vllm").setLevel(logging.ERROR)
     try:
-        import vllm
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import vllm
     except ImportError as error:
         raise ImportError(
             f"the vllm engine needs vLLM ({error}); run `make setup`, or pip install 'winnowrl[gpu]' on a GPU machine, "
@@ -57,7 +63,8 @@ def start_vllm(
 ) -> Any:
     """Load the model and return vLLM's synchronous engine. Arguments as in :class:`EngineConfig`."""
     import_vllm()
-    with contained_side_effects():
+    with contained_side_effects(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         from vllm.engine.arg_utils import EngineArgs
         from vllm.platforms import current_platform
         from vllm.v1.engine.llm_engine import LLMEngine
@@ -124,7 +131,6 @@ def contained_side_effects() -> Iterator[None]:
                 del os.environ[name]
         for name, value in variables.items():
             os.environ[name] = value
-        logging.getLogger("vllm").setLevel(logging.ERROR)
 
 
 def stop_vllm(engine: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -247,3 +248,19 @@ def test_random_conversations_keep_every_token(make_template, name, turns, lette
         assert sequence.sampler_logprobs[turn.start : turn.end] == logprobs
         assert all(sequence.completion_mask[turn.start : turn.end])
     assert sum(s.num_completion_tokens for s in conversation.sequences) == sum(len(ids) for _, ids, _ in wrote)
+
+
+@pytest.mark.skipif("WINNOWRL_TEST_MODEL" not in os.environ, reason="WINNOWRL_TEST_MODEL names no model folder")
+@pytest.mark.parametrize("system", [None, "Rules of the game."])
+def test_a_real_tokenizers_template_is_followed_to_the_token(system):
+    from transformers import AutoTokenizer
+
+    folder = os.environ["WINNOWRL_TEST_MODEL"]
+    template = build_template("tokenizer", AutoTokenizer.from_pretrained(folder), folder)
+    users, replies = (
+        ["  open drawer 1\n", "\n\nnothing  happens.  ", "take é 🙂 apple"],
+        ["go to drawer 1", "take\napple 2"],
+    )
+    conversation = talk(template, users, [reply(template, text) for text in replies], system)
+    assert conversation.num_forks == 0
+    assert conversation.prompt_ids == template.codec.encode_markup(rendered(template, users, replies, system))

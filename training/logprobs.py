@@ -93,7 +93,8 @@ class _ChunkedHead(torch.autograd.Function):
         row_grads = logsums.new_zeros(hidden.shape[0]).index_add_(0, rows, grad_logprobs)
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
-        grad_weight = torch.zeros_like(weight) if needs_weight else None
+        # Summed over chunks in float32, whatever the weight's own format.
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
         grad_bias = torch.zeros_like(bias) if needs_bias else None
         for span, tokens in chunks:
             logits = chunks.logits(span)
@@ -108,10 +109,19 @@ class _ChunkedHead(torch.autograd.Function):
             if grad_hidden is not None:
                 torch.mm(delta, weight, out=grad_hidden[span])
             if grad_weight is not None:
-                grad_weight.addmm_(delta.t(), hidden[span])
+                _add_product(grad_weight, delta.t(), hidden[span])
             if grad_bias is not None:
                 grad_bias += delta.sum(0)
+        if grad_weight is not None:
+            grad_weight = grad_weight.to(weight.dtype)
         return grad_hidden, grad_weight, grad_bias, None, None, None, None
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right
 
 
 class _Chunks:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import os
 import shutil
 import tempfile
@@ -123,6 +125,7 @@ def _embedded_folder(name: str) -> Path:
                 temporary = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
                 try:
                     _convert(source, temporary)
+                    temporary.chmod(0o755)  # mkdtemp makes it private
                     temporary.rename(target)
                 finally:
                     shutil.rmtree(temporary, ignore_errors=True)
@@ -153,25 +156,22 @@ def _convert(source: Path, folder: Path) -> None:
     """Write the GGUF file's weights and tokenizer as a plain Hugging Face folder in bfloat16."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
 
-    was_shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+        # Its progress bars have no switch, and hide in no logger.
+        with contextlib.redirect_stderr(io.StringIO()):
+            loaded = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
+            tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     except ImportError as error:
         raise ValueError(
             f"model.path: reading {source.name} needs the package gguf ({error}); run `pip install 'winnowrl[learner]'`"
         ) from None
-    finally:
-        if was_shown:
-            logging.enable_progress_bar()
     # A fresh model of the same shape carries no trace of the quantisation, which other readers refuse.
     config = loaded.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     fresh = type(loaded)(config)
     fresh.load_state_dict(loaded.state_dict())
-    fresh.to(torch.bfloat16).save_pretrained(folder)
+    with contextlib.redirect_stderr(io.StringIO()):
+        fresh.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -54,7 +54,7 @@ class LearnerConfig:
     """Times an update passes over its batch."""
     num_minibatches: int = 1
     """Optimizer steps of one pass; the batch is split at random, whole groups first."""
-    max_tokens_per_microbatch: int = 1536
+    max_tokens_per_microbatch: int = 1024
     """Packed (distinct) tokens computed together; a longer sequence goes alone. The result does not depend on it."""
     prefix_sharing: bool = True
     """Compute every distinct token prefix once (exact); false computes each rollout by itself."""

@@ -67,6 +67,8 @@ def assemble_learner(
     Args:
         num_updates: Calls of ``update`` in the whole run; the schedule ends with the last.
     """
+    if config.attention == "flex" and next(model.parameters()).device.type == "cpu":
+        raise ValueError("learner.attention is 'flex', which trains on CUDA only; allowed here: auto, blocks, dense")
     torch.manual_seed(seed)
     reference = _reference_copy(model, config, spec, temperature)
     if config.lora.rank:

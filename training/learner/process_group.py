@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,8 @@ def import_deepspeed() -> Any:
         import deepspeed
     except ImportError as error:
         raise ImportError(f"the learner needs DeepSpeed ({error}); run `pip install 'winnowrl[learner]'`") from None
+    # DeepSpeed calls collectives by names that newer torch renames; the user can do nothing about it.
+    warnings.filterwarnings("ignore", message=".*torch.distributed.*is deprecated", category=FutureWarning)
     # Its shared-memory collectives would be built with a C++ compiler at start; gloo serves as well.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed

@@ -41,7 +41,7 @@ class UpdateSettings:
     min_learning_rate_ratio: float = 0.0
     num_iterations: int = 1
     num_minibatches: int = 1
-    max_tokens_per_microbatch: int = 1536
+    max_tokens_per_microbatch: int = 1024
     prefix_sharing: bool = True
     attention: str | None = None
     weighting: str = "auto"

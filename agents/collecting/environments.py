@@ -214,7 +214,7 @@ class EnvironmentPool:
         if self.execution == "inline":
             return InlineLease(environment, self._free)
         if self._threads is None:
-            self._threads = Threads(limit=64)
+            self._threads = Threads(limit=256)
         return ThreadLease(environment, self._free, self._threads)
 
     def _make(self) -> gymnasium.Env[str, str]:

@@ -1,0 +1,149 @@
+"""Environment leases: where steps run, what is reused and what is thrown away."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from winnowrl.agents.collecting.environments import EnvironmentPool, Threads
+from winnowrl.agents.errors import EnvironmentFailure
+from winnowrl.agents.seeding import derive_seed, seed_stream
+from winnowrl.envs.base import StepResult, TextEnv
+from winnowrl.envs.tasks import Task, TaskSet
+
+sys.path.insert(0, str(Path(__file__).parent))
+importlib.import_module("collector_parts")
+TASK = Task("t", "walk 1:")
+
+
+class OddEnv(TextEnv):
+    execution = "elsewhere"  # type: ignore[assignment]
+
+    def task_set(self, split: str) -> TaskSet:
+        return TaskSet([TASK])
+
+    def begin(self, task: Task) -> tuple[str, dict[str, Any]]:
+        return "", {}
+
+    def respond(self, action: str) -> StepResult:
+        return "", 0.0, True, False, {}
+
+
+def test_an_instance_goes_back_to_the_pool_only_when_it_is_sound() -> None:
+    async def play() -> None:
+        pool = EnvironmentPool("collectortests/Walk-v0")
+        lease = await pool.acquire("g")
+        assert lease.is_inline
+        observation, _ = lease.reset(3, TASK)
+        assert observation.startswith("walk 1:")
+        lease.release(is_sound=True)
+        assert len(pool._free) == 1
+        again = await pool.acquire("g")
+        assert len(pool._free) == 0
+        again.release(is_sound=False)
+        assert len(pool._free) == 0
+        await pool.close()
+
+    asyncio.run(play())
+
+
+def test_steps_of_a_thread_environment_leave_the_loop_free() -> None:
+    async def play() -> None:
+        pool = EnvironmentPool("collectortests/ThreadWalk-v0")
+        leases = [await pool.acquire("g") for _ in range(8)]
+        await asyncio.gather(*(lease.reset(3, TASK) for lease in leases))
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.01)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        await asyncio.gather(*(lease.step("sleep 0.2") for lease in leases))
+        ticking.cancel()
+        assert ticks >= 3
+        await pool.close()
+
+    asyncio.run(play())
+
+
+def test_an_instance_whose_call_was_abandoned_is_never_lent_again() -> None:
+    async def play() -> None:
+        pool = EnvironmentPool("collectortests/ThreadWalk-v0")
+        lease = await pool.acquire("g")
+        await lease.reset(3, TASK)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(lease.step("sleep 0.3"), 0.05)
+        lease.release(is_sound=True)
+        assert pool._free == []
+        await pool.close()
+
+    asyncio.run(play())
+
+
+def test_abandoned_calls_do_not_use_the_threads_up() -> None:
+    release = threading.Event()
+
+    async def play() -> None:
+        threads = Threads(limit=2)
+        hung = [threads.submit(release.wait) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        for future in hung:
+            future.cancel()
+        await asyncio.sleep(0)
+        assert await asyncio.wait_for(threads.submit(lambda: 7), 5) == 7
+        threads.close()
+
+    try:
+        asyncio.run(play())
+    finally:
+        release.set()
+
+
+def test_a_hung_thread_does_not_keep_the_process_from_ending(tmp_path: Path) -> None:
+    script = tmp_path / "hang.py"
+    script.write_text(
+        "import asyncio, time\n"
+        "from winnowrl.agents.collecting.environments import Threads\n"
+        "async def play():\n"
+        "    future = Threads(1).submit(lambda: time.sleep(600))\n"
+        "    await asyncio.sleep(0.05)\n"
+        "    future.cancel()\n"
+        "asyncio.run(play())\n"
+    )
+    begun = time.monotonic()
+    subprocess.run([sys.executable, script], check=True, timeout=60)
+    assert time.monotonic() - begun < 55
+
+
+def test_what_cannot_be_made_or_run_is_said() -> None:
+    gymnasium.registry.pop("collectortests/Odd-v0", None)
+    gymnasium.register("collectortests/Odd-v0", OddEnv)
+    with pytest.raises(ValueError, match=r"execution 'elsewhere'; allowed: inline, thread, process"):
+        EnvironmentPool("collectortests/Odd-v0")
+
+    async def play() -> None:
+        pool = EnvironmentPool("collectortests/Walk-v0")
+        pool._kwargs["length"], pool._kwargs["unknown"] = 3, 1
+        with pytest.raises(EnvironmentFailure, match="could not be made: TypeError"):
+            await pool.acquire("g")
+        await pool.close()
+
+    asyncio.run(play())
+
+
+def test_a_seed_stream_gives_the_derived_seeds() -> None:
+    derive = seed_stream(3, "task", 5)
+    assert [derive(turn) for turn in range(20)] == [derive_seed(3, "task", 5, turn) for turn in range(20)]
+    assert derive_seed("ab", "c") != derive_seed("a", "bc")

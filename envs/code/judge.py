@@ -6,6 +6,7 @@ Runs inside a sandbox of its own, apart from the program's. Findings go to the p
 from __future__ import annotations
 
 import builtins
+import contextlib
 import os
 from types import BuiltinFunctionType, FunctionType, TracebackType
 from typing import Any
@@ -108,28 +109,34 @@ def shown(value: Any) -> str:
 
 
 class Check:
-    """Context of one check: records how the statement inside it ended, and lets the next one run."""
+    """Context of one check: reports how the statement inside it ended, and lets the next one run."""
 
-    def __init__(self, report: Reporter, judge: Judge) -> None:
-        self.report, self.judge, self.number = report, judge, 0
+    def __init__(self, report: Reporter, judge: Judge, number: int = -1) -> None:
+        self.report, self.judge, self.number = report, judge, number
+        # A check inside a function may run many times; each outcome is worth telling once.
+        self.reported: set[bool] = set()
+        self.checks: dict[int, Check] = {}
 
     def __call__(self, number: int) -> Check:
-        check = Check(self.report, self.judge)
-        check.number = number
-        return check
+        if number not in self.checks:
+            self.checks[number] = Check(self.report, self.judge, number)
+        return self.checks[number]
 
     def __enter__(self) -> None:
         self.judge.last = ""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
-        if error is None:
-            self.report("check", self.number, True, "")
-            return False
-        said = self.judge.last
-        if not said.startswith("raised") and not isinstance(error, AssertionError):
-            said = f"{said}, then {type(error).__name__}: {error}" if said else f"{type(error).__name__}: {error}"
-        self.report("check", self.number, False, said[: 2 * MAX_SHOWN])
+        has_held = error is None
+        if has_held not in self.reported:
+            self.reported.add(has_held)
+            self.report("check", self.number, has_held, self._told(error))
         return isinstance(error, Exception)
+
+    def _told(self, error: BaseException | None) -> str:
+        said = self.judge.last if error is not None else ""
+        if error is not None and not said.startswith("raised") and not isinstance(error, AssertionError):
+            said = f"{said}, then {type(error).__name__}: {error}" if said else f"{type(error).__name__}: {error}"
+        return said[: 2 * MAX_SHOWN]
 
 
 class Reporter:
@@ -164,10 +171,8 @@ def run(judge: Judge, report: Reporter, config: dict[str, Any]) -> None:
     namespace[config["entry_point"]] = entry
     for name in config["program_names"]:
         if name not in namespace:
-            try:
+            with contextlib.suppress(Exception):  # it has none: a NameError where the tests use it
                 namespace[name] = judge.ask("global", name)
-            except AttributeError:
-                continue
     _run_tests(namespace, report, config)
 
 

@@ -80,10 +80,12 @@ def _compile_prelude(prelude: str) -> Any:
 
 @dataclass
 class _Run:
+    """One run. ``outcomes`` maps a check's number to what was said when it held (True) and when it did not."""
+
     plan: CheckPlan
     limits: Limits
     started: float
-    outcomes: dict[int, list[tuple[bool, str]]] = field(default_factory=dict)
+    outcomes: dict[int, dict[bool, str]] = field(default_factory=dict)
     status: ExecutionStatus | None = None
     message: str = ""
     output: bytearray = field(default_factory=bytearray)
@@ -207,7 +209,7 @@ class _Run:
             self.is_ready, self.start_s = True, now - self.started
             self.deadline, self.next_look = now + self.limits.wall_s, now + POLL_S
         elif kind == "check":
-            self.outcomes.setdefault(parts[0], []).append((parts[1], parts[2]))
+            self.outcomes.setdefault(parts[0], {})[parts[1]] = parts[2]
         elif kind == "aborted":
             self.aborted = parts[0]
         elif kind in ("invalid", "unsupported"):
@@ -232,27 +234,18 @@ class _Run:
 
     def result(self) -> ExecutionResult:
         numbers = range(len(self.plan.sources))
-        passed = [n for n in numbers if n in self.outcomes and all(held for held, _ in self.outcomes[n])]
+        passed = [n for n in numbers if n in self.outcomes and False not in self.outcomes[n]]
         failures = [
-            CheckFailure(self.plan.sources[n], next(said for held, said in self.outcomes[n] if not held))
+            CheckFailure(self.plan.sources[n], self.outcomes[n][False])
             for n in numbers
-            if n in self.outcomes and n not in passed
+            if False in self.outcomes.get(n, ())
         ]
-        total = len(self.plan.sources)
-        if self.is_done and not self.aborted and self.status is None:
-            # The tests ran to their end: what they left out was in branches not taken.
-            total = len(self.outcomes)
-        elif self.aborted:
-            total = max(total, len(passed) + 1)
-        status: ExecutionStatus = self.status or ("passed" if 0 < total == len(passed) else "failed")
-        if total == 0:
-            status = "unsupported"
-        if status not in ("passed", "failed") and len(passed) == total:
-            total += 1
+        total = self._total(len(passed))
+        status: ExecutionStatus = self.status or ("passed" if len(passed) == total else "failed")
         return ExecutionResult(
             passed=len(passed),
             total=total,
-            status=status,
+            status=status if total else "unsupported",
             failures=tuple(failures[:MAX_FAILURES]),
             message=self.message or self.aborted,
             output=bytes(self.output[-KEPT_OUTPUT:]).decode("utf-8", "replace"),
@@ -260,6 +253,13 @@ class _Run:
             start_s=self.start_s,
             waited_s=self.waited,
         )
+
+    def _total(self, num_passed: int) -> int:
+        """Checks there are. What ended the run early counts as one when all the others passed."""
+        if self.status is None and not self.aborted:
+            # The tests ran to their end: what they left out was in branches not taken.
+            return len(self.outcomes)
+        return max(len(self.plan.sources), num_passed + 1)
 
 
 def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:

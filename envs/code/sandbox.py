@@ -113,17 +113,20 @@ class Sandbox:
                 command = [setpriv, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *command]
             elif os.geteuid() == 0:
                 user = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
-        self.process = subprocess.Popen(
-            command,
-            stdin=message,
-            stdout=output,
-            stderr=output,
-            pass_fds=fds,
-            env=environment,
-            cwd="/",
-            start_new_session=True,
-            **user,
-        )
+        try:
+            self.process = subprocess.Popen(
+                command,
+                stdin=message,
+                stdout=output,
+                stderr=output,
+                pass_fds=fds,
+                env=environment,
+                cwd="/",
+                start_new_session=True,
+                **user,
+            )
+        except OSError as error:
+            raise SandboxFailureError(f"no process could be started: {error}") from error
         self.pid = self.process.pid
 
     def usage(self) -> Usage:

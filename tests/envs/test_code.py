@@ -173,6 +173,18 @@ def test_a_statement_outside_any_check_that_fails_is_a_failure() -> None:
     assert check("def f(x): return x.y", "assert 1 == 1\nf(1)") == (1, 2, "failed")
 
 
+def test_a_check_that_runs_often_holds_only_if_it_always_does() -> None:
+    tests = "def same(x):\n    assert f(x) == x\nfor x in range(500):\n    same(x)"
+    assert check("def f(x): return x", tests) == (1, 1, "passed")
+    assert check("def f(x): return min(x, 400)", tests) == (0, 1, "failed")
+
+
+def test_a_program_that_breaks_the_channel_is_judged_and_no_failure_of_ours() -> None:
+    # helper is looked up in the program, which is gone by then.
+    program = "import os\ndef f(x): return x\ndef __getattr__(name): os._exit(0)"
+    assert check(program, "assert helper(f(1)) == 1\nassert f(1) == 1") == (0, 2, "crashed")
+
+
 def test_exceptions_arrive_as_the_nearest_builtin_one() -> None:
     program = "class Odd(ValueError): pass\ndef f(x):\n    raise Odd('no') if x else KeyError(x)"
     tests = """

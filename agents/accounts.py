@@ -111,7 +111,7 @@ class Account:
         return cls(**fields)
 
 
-def classify(group: Group, rollout: Rollout) -> str:
+def classify(group: Group, rollout: Rollout, reward_tolerance: float = 1e-6) -> str:
     """The class of a rollout's tokens as long as it is not trained on."""
     if rollout.error is not None:
         return "failed"
@@ -121,7 +121,7 @@ def classify(group: Group, rollout: Rollout) -> str:
         return "undecided"
     if len(group.valid_rollouts) < 2:
         return "unpaired"
-    return "unselected" if group.is_informative() else "zero_variance"
+    return "unselected" if group.is_informative(reward_tolerance) else "zero_variance"
 
 
 def tokens_after(rollout: Rollout, turn: int) -> int:

@@ -30,9 +30,13 @@ class Ledger:
     on the average. The average is that of audited groups (a random share of what the gate stops, so it is unbiased)
     once these have 8 members, of the same environment and task type where possible; before, that of groups let run,
     whose members may write more or less than those of stopped ones.
+
+    Args:
+        reward_tolerance: Rewards that differ by no more count as equal.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reward_tolerance: float = 1e-6) -> None:
+        self._reward_tolerance = reward_tolerance
         self.total = Account()
         self.last_step = Account()
         self.by_type: dict[str, Account] = {}
@@ -56,7 +60,7 @@ class Ledger:
             for rollout in group.rollouts:
                 assert rollout.stop_reason is not None, f"rollout {rollout.rollout_id} is not over"
                 assert rollout.rollout_id not in self._open, f"rollout {rollout.rollout_id} stands twice in a step"
-                kind = classify(group, rollout)
+                kind = classify(group, rollout, self._reward_tolerance)
                 self._open[rollout.rollout_id] = (rollout, key, kind)
                 for account in accounts:
                     account.add(rollout, kind)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
-
-import gymnasium
+from typing import Any, cast
 
 from winnowrl.agents.errors import EnvironmentFailure, RolloutError
 from winnowrl.agents.worker_link import EnvWorker, WorkerLost
-
-if TYPE_CHECKING:
-    from gymnasium.envs.registration import EnvSpec
+from winnowrl.envs.registry import find_spec
 
 MAX_FAILED_STARTS = 3
 # Times an episode may lose its worker to others before it is given up.
@@ -210,11 +205,3 @@ class WorkerPool:
         self._is_closed = True
         workers, self._workers = self._workers, []
         await asyncio.gather(*(worker.close() for worker in workers), *self._reapers)
-
-
-def find_spec(env_id: str) -> EnvSpec:
-    """The registered spec; ``module:Namespace/Name-v0`` imports the module first, as ``gymnasium.make`` does."""
-    module, _, name = env_id.rpartition(":")
-    if module:
-        importlib.import_module(module)
-    return gymnasium.spec(name)

@@ -55,9 +55,9 @@ class StepRollouts:
         return [group for group in self.groups if group.is_informative()]
 
     def metrics(self) -> dict[str, float]:
-        """Numbers of the step for the log."""
+        """Numbers of the step for the log. Means are over valid rollouts of groups that ran to their end."""
         rollouts = self.rollouts
-        valid = [rollout for rollout in rollouts if rollout.is_valid]
+        valid = [rollout for group in self.groups if not group.was_gated for rollout in group.valid_rollouts]
         num_valid, tokens = max(1, len(valid)), self.num_completion_tokens
         return {
             "collect/rollouts": float(len(rollouts)),

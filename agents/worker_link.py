@@ -12,9 +12,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import psutil
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 START_DEADLINE_S = 120.0
 CLOSE_DEADLINE_S = 2.0
+MARK = "WINNOWRL_WORKER"
 # The child imports from where the parent does, so that environments of a script's own folder are found.
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[3]); from winnowrl.agents.env_worker import main; main()"
@@ -70,6 +73,7 @@ class EnvWorker(asyncio.Protocol):
         self._parent_socket, child_socket = socket.socketpair()
         self._parent_socket.setblocking(False)
         child_lifeline, self._lifeline = os.pipe()
+        self._mark = uuid.uuid4().hex
         try:
             self.process = subprocess.Popen(
                 [
@@ -85,6 +89,7 @@ class EnvWorker(asyncio.Protocol):
                 stdout=self._output,
                 stderr=self._output,
                 start_new_session=True,
+                env={**os.environ, MARK: self._mark},
             )
         finally:
             child_socket.close()
@@ -168,8 +173,9 @@ class EnvWorker(asyncio.Protocol):
             error = EnvironmentFailure(self._describe_death())
         others = WorkerLost(f"its environment worker is gone: {error}")
         self.loss = others
+        # Kill before anything is closed: a child that notices its parent gone ends itself, and its own would be lost.
+        kill_tree(self.process, self._mark)
         self._release()
-        kill_tree(self.process)
         if not self.ready.done():
             self.ready.set_exception(error)
         waiting, self._queue = list(self._queue), deque()
@@ -215,22 +221,34 @@ class EnvWorker(asyncio.Protocol):
             if self._transport is not None and self._current is None:
                 self._transport.write(write_frame(None))
                 await _wait_for_exit(self.process, CLOSE_DEADLINE_S)
+            kill_tree(self.process, self._mark)
             self._release()
-            kill_tree(self.process)
         await _wait_for_exit(self.process, CLOSE_DEADLINE_S)
         self._output.close()
 
 
-def kill_tree(process: subprocess.Popen[bytes]) -> None:
-    """Kill a session leader with its process group and every descendant, those that left the group included."""
+def kill_tree(process: subprocess.Popen[bytes], mark: str) -> None:
+    """Kill a session leader, its process group, and every descendant, those that left the group included.
+
+    Descendants of a leader that has died already are no longer its children; they are found by the ``mark`` in the
+    environment they inherited.
+    """
     descendants: list[psutil.Process] = []
     with contextlib.suppress(psutil.NoSuchProcess):
         descendants = psutil.Process(process.pid).children(recursive=True)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    for descendant in descendants:
+    for descendant in (*descendants, *_marked_processes(mark)):
         with contextlib.suppress(psutil.NoSuchProcess):
             descendant.kill()
+
+
+def _marked_processes(mark: str) -> Iterator[psutil.Process]:
+    wanted = f"{MARK}={mark}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError, psutil.NoSuchProcess):
+            if wanted in path.read_bytes().split(b"\0"):
+                yield psutil.Process(int(path.parent.name))
 
 
 async def _wait_for_exit(process: subprocess.Popen[bytes], deadline_s: float) -> None:

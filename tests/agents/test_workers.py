@@ -174,6 +174,7 @@ def test_a_crash_names_how_the_worker_died_and_what_it_last_wrote(env_id: str) -
         pool = make_pool(env_id)
         lease = await pool.acquire("g")
         await lease.reset(1, TASK)
+        children = [int(pid) for pid in (await lease.step("spawn"))[0].split()]
         with pytest.raises(EnvironmentFailure, match=r"(?s)exited with code 7; it last wrote: my last words"):
             await lease.step("exit")
         lease.release(is_sound=False)
@@ -183,6 +184,7 @@ def test_a_crash_names_how_the_worker_died_and_what_it_last_wrote(env_id: str) -
         with pytest.raises(EnvironmentFailure, match="killed by SIGKILL"):
             await other.step("sleep 30")
         await pool.close()
+        await asyncio.to_thread(wait_gone, children)
         assert not psutil.Process().children()
 
     asyncio.run(play())
@@ -200,6 +202,18 @@ def test_an_environment_that_does_not_repeat_itself_cannot_be_restored(env_id: s
         with pytest.raises(EnvironmentFailure, match="answered otherwise than before"):
             await odd.step("x")
         await pool.close()
+
+    asyncio.run(play())
+
+
+def test_what_an_environment_left_running_ends_with_the_pool(env_id: str) -> None:
+    async def play() -> None:
+        pool = make_pool(env_id)
+        lease = await pool.acquire("g")
+        await lease.reset(1, TASK)
+        children = [int(pid) for pid in (await lease.step("spawn"))[0].split()]
+        await pool.close()
+        await asyncio.to_thread(wait_gone, children)
 
     asyncio.run(play())
 
@@ -237,9 +251,9 @@ def test_an_environment_that_cannot_be_imported_fails_with_its_reason(env_id: st
         gymnasium.register("obey/Absent-v0", "no_such_module:Env")
         pool.env_id = "obey/Absent-v0"
         for _ in range(3):
-            with pytest.raises(EnvironmentFailure, match="(?s)did not start.*no_such_module"):
+            with pytest.raises(EnvironmentFailure, match=r"(?s)did not start.*no_such_module"):
                 await pool.acquire("g")
-        with pytest.raises(EnvironmentFailure, match="(?s)no environment worker could be started.*no_such_module"):
+        with pytest.raises(EnvironmentFailure, match=r"(?s)no environment worker could be started.*no_such_module"):
             await pool.acquire("g")
         await pool.close()
 

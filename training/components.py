@@ -68,12 +68,11 @@ def lay_foundations(config: RunConfig) -> Foundations:
         conversations = build_conversations(config.conversation, tokenizer, model_path)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    system_prompt = make_env(config.environment).system_prompt
+    configured = config.conversation.system_prompt
+    system_prompt = make_env(config.environment).system_prompt if configured is None else configured or None
 
     def count_tokens(prompt: str) -> int:
-        conversation = conversations()
-        conversation.start(system_prompt, prompt)
-        return len(conversation.prompt_ids)
+        return len(conversations.template.first_prompt(system_prompt, prompt))
 
     check_prompt_lengths(tasks, config, count_tokens)
     return Foundations(tasks, model_path, tokenizer, conversations)

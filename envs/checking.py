@@ -150,6 +150,10 @@ def _check_task_sets(subject: Subject) -> str:
         env.task_set("no such split")
     except ValueError:
         return f"{sizes['train']} train, {sizes['eval']} eval, disjoint"
+    except Exception as error:
+        raise CheckWarning(
+            f"task_set('no such split') raises {type(error).__name__}; a ValueError naming the splits tells the user more"
+        ) from error
     raise CheckError("task_set('no such split') raised nothing; raise ValueError naming the splits there are")
 
 

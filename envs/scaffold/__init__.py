@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES = Path(__file__).parent
 # template -> path in the new package
 FILES = {
     "pyproject.toml.j2": "pyproject.toml",

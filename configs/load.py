@@ -45,7 +45,8 @@ def config_to_dict(config: RunConfig) -> dict[str, Any]:
 
 def config_to_yaml(config: RunConfig) -> str:
     """The configuration as YAML that :func:`load_config` reads back to an equal one."""
-    return yaml.safe_dump(_prune(config, config_to_dict(config)), sort_keys=False, allow_unicode=True)
+    text: str = yaml.safe_dump(_prune(config, config_to_dict(config)), sort_keys=False, allow_unicode=True)
+    return text
 
 
 def built_in_configs() -> list[str]:
@@ -98,7 +99,8 @@ class _Loader(yaml.SafeLoader):
                     None, None, f"the key {key!r} stands twice", key_node.start_mark
                 )
             seen.add(key)
-        return super().construct_mapping(node, deep)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 def _number_resolver() -> None:
@@ -144,7 +146,7 @@ def _merge(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_unknown(given: Mapping[str, Any], schema: type, where: str) -> None:
-    fields = {f.name: f for f in dataclasses.fields(schema)}
+    fields = _fields(schema)
     for key, value in given.items():
         full = f"{where}{key}"
         if key not in fields:
@@ -181,9 +183,13 @@ def _all_keys(schema: type, where: str) -> Iterator[str]:
             yield from _all_keys(nested, f"{where}{field.name}.")
 
 
+def _fields(schema: type) -> dict[str, dataclasses.Field[Any]]:
+    return {field.name: field for field in dataclasses.fields(schema)}
+
+
 def _section_of(schema: type, name: str) -> type | None:
     """The dataclass of a nested section, or None for a plain field."""
-    factory = schema.__dataclass_fields__[name].default_factory
+    factory = _fields(schema)[name].default_factory
     return factory if isinstance(factory, type) and dataclasses.is_dataclass(factory) else None
 
 
@@ -203,7 +209,7 @@ def _refuse_unused(given: Mapping[str, Any], schema: type = RunConfig, where: st
 def _refuse_unused_fields(
     values: Mapping[str, Any], section: type, types: Mapping[str, tuple[str, ...]], full: str
 ) -> None:
-    chosen = values.get("type", section.__dataclass_fields__["type"].default)
+    chosen = values.get("type", _fields(section)["type"].default)
     chosen = "none" if chosen is None else chosen
     if chosen not in types:
         close = difflib.get_close_matches(str(chosen), list(types), n=1)
@@ -261,9 +267,9 @@ def _type_name(key: str) -> str:
     schema: type = RunConfig
     *sections, last = key.split(".")
     for name in sections:
-        nested = _section_of(schema, name) if name in schema.__dataclass_fields__ else None
+        nested = _section_of(schema, name) if name in _fields(schema) else None
         if nested is None:
             return ""
         schema = nested
-    field = schema.__dataclass_fields__.get(last)
+    field = _fields(schema).get(last)
     return str(field.type) if field else ""

@@ -1,7 +1,7 @@
 """Set-up of a working copy: a virtual environment with everything ``make train`` and ``make test`` need.
 
-Standard library only. With ``--alfworld`` ALFWorld is installed as well. One line per stage; each stage is skipped when it is done, so that an interrupted set-up goes on
-where it stopped. Details go to ``.venv/setup.log``.
+Standard library only. With ``--alfworld`` ALFWorld is installed as well. One line per stage; each stage is skipped when it
+is done, so that an interrupted set-up goes on where it stopped. Details go to ``.venv/setup.log``.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from winnowrl.training.shaping import soft_overlong_penalty
 
 from winnowrl.agents.rollout import Group, Rollout
 from winnowrl.configs.sections.objective import ObjectiveConfig
 from winnowrl.training.advantages import group_advantages
 from winnowrl.training.batch import TrainingSequence
+from winnowrl.training.shaping import soft_overlong_penalty
 
 # A rollout that forked trains on several sequences: the id of a sequence is its rollout's id and its place in one number.
 MAX_FORKS = 64

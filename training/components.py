@@ -79,7 +79,11 @@ def lay_foundations(config: RunConfig) -> Foundations:
 
 
 def reply_sampling(
-    config: RunConfig, conversations: ConversationFactory, *, temperature: float | None = None, top_p: float | None = None
+    config: RunConfig,
+    conversations: ConversationFactory,
+    *,
+    temperature: float | None = None,
+    top_p: float | None = None,
 ) -> Sampling:
     """How a reply is drawn; ``temperature`` and ``top_p`` (evaluation's) take the place of training's."""
     sampling = base_sampling(config.sampling, conversations)
@@ -93,9 +97,7 @@ def reply_sampling(
 def build_run_engine(config: RunConfig, foundations: Foundations, *, for_training: bool = True) -> Engine:
     """The engine of a run, loaded with the model's initial weights."""
     try:
-        return build_engine(
-            config.engine, foundations.model_path, foundations.conversations, for_training=for_training
-        )
+        return build_engine(config.engine, foundations.model_path, foundations.conversations, for_training=for_training)
     except (ValueError, ImportError) as error:
         raise ConfigError(f"engine.type is {config.engine.type!r}: {error}") from None
 

@@ -166,7 +166,11 @@ def evaluate_policy(
         run_async: Runs a coroutine on the loop the engine lives in.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    identity = {"task_ids": [task.id for task in tasks], "samples": settings.samples_per_task, "sampling": str(sampling)}
+    identity = {
+        "task_ids": [task.id for task in tasks],
+        "samples": settings.samples_per_task,
+        "sampling": str(sampling),
+    }
     rows = _resumable_rows(folder, identity)
     missing = [task for task in tasks if task.id not in rows]
     for start in range(0, len(missing), settings.max_parallel_tasks):

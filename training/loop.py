@@ -105,7 +105,7 @@ class TrainingLoop:
         for close in closings:
             try:
                 close()
-            except Exception:  # noqa: BLE001 - one part failing to close must not keep the others open
+            except Exception:
                 logger.warning("a part of the run did not close cleanly", exc_info=True)
 
     def _train(self, request: StopRequest) -> None:
@@ -118,7 +118,11 @@ class TrainingLoop:
             self._train_s += time.perf_counter() - began
             self._record(step, outcome)
             self._done = step
-            if config.evaluation.every_steps and step % config.evaluation.every_steps == 0 and step < config.run.num_steps:
+            if (
+                config.evaluation.every_steps
+                and step % config.evaluation.every_steps == 0
+                and step < config.run.num_steps
+            ):
                 self._evaluate(f"step_{step:06d}", step=step)
             if config.checkpoint.every_steps and step % config.checkpoint.every_steps == 0:
                 self._save()
@@ -234,7 +238,9 @@ class TrainingLoop:
             percent = f"{self._config.evaluation.confidence:.0%}"
             console.table("Held-out accuracy", ["", "mean", f"{percent} interval", "tasks", "tokens/answer"], rows)
         console.say(f"{self._done} steps in {self._train_s:.0f} s; peak memory {peak_rss_bytes() / 2**30:.2f} GiB")
-        console.say(f"written to {self._folder.path}: metrics.jsonl, rollouts/, checkpoints/, evaluations/, summary.json")
+        console.say(
+            f"written to {self._folder.path}: metrics.jsonl, rollouts/, checkpoints/, evaluations/, summary.json"
+        )
         if not is_finished:
             console.say(f"go on with: winnowrl resume {self._folder.path}")
 

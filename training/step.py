@@ -194,5 +194,3 @@ def _joined(first: StepRollouts, second: StepRollouts) -> StepRollouts:
         first.generate_s + second.generate_s,
         first.env_s + second.env_s,
     )
-
-

@@ -37,7 +37,7 @@ class EngineConfig:
     is_eager: bool = True
     """Run without compiling the model (compiling takes minutes and a C++ compiler)."""
     timeout_s: float = 600.0
-    """Longest wait for one reply or one weight load, seconds."""
+    """Longest wait for one engine step, weight load or server reply, seconds; waiting in the queue does not count."""
     is_deterministic: bool = False
     """Bit-exact: a request's result depends on nothing but itself, its seed and the weights. One at a time, so slow."""
     script: str = ""

@@ -14,6 +14,7 @@ _BANDIT = (
     "entropy_floor",
     "ema_mode",
     "ema_rate",
+    "credit",
     "explore_unit",
     "explore_start",
     "explore_end",
@@ -116,6 +117,8 @@ class SelectorConfig:
     """center_scale_gain | scale_all | center_only | none: how running statistics normalise the gain in reward"""
     ema_rate: float = 0.1
     """alpha of those running statistics (0-1)."""
+    credit: str = "scaled"
+    """scaled (a rollout's target is |A| times the reward) | shared (divided by the sum of |A|)"""
     explore_unit: str = "round"
     """round (a whole selection is random) | slot (each choice is)"""
     explore_start: float = 0.2
@@ -153,6 +156,7 @@ class SelectorConfig:
         _one_of("entropy_source", self.entropy_source, ("sampler", "learner"))
         _one_of("birth_logprobs", self.birth_logprobs, ("learner", "sampler"))
         _one_of("ema_mode", self.ema_mode, ("center_scale_gain", "scale_all", "center_only", "none"))
+        _one_of("credit", self.credit, ("scaled", "shared"))
         _one_of("explore_unit", self.explore_unit, ("round", "slot"))
         if not 0.0 < self.keep_fraction <= 1.0:
             raise ValueError(f"selector.keep_fraction is {self.keep_fraction}; allowed: above 0, at most 1")

@@ -254,35 +254,12 @@ def test_weights_cannot_change_under_a_request(loaded, loop):
     assert engine.policy_version != 9
 
 
-def test_a_reply_that_takes_too_long_names_the_engine(loaded, loop):
+def test_a_stuck_step_names_the_engine(loaded, loop):
+    # Last in this file: an engine whose step did not return cannot be used again.
     engine, tokenizer, _, _ = loaded
-    engine._timeout_s, kept = 0.001, engine._timeout_s
+    engine._timeout_s, kept = 1e-6, engine._timeout_s
     try:
-        with pytest.raises(DeadlineExceeded, match=r"vLLM engine .* gave no reply within 0\.001 s"):
+        with pytest.raises(DeadlineExceeded, match=r"the vLLM engine \(in this process\) is stuck: a step took longer"):
             loop.run(engine.generate(tokenizer.encode("hello"), Sampling(100), 0))
     finally:
         engine._timeout_s = kept
-
-
-def test_every_kind_of_weight_reaches_the_engine(loaded, loop):
-    """A tied head is the trap: it is not in what is loaded, and on CPU it multiplies by a copy of its own."""
-    import torch
-
-    engine, tokenizer, model, _ = loaded
-    ids = tokenizer.encode(PROMPT)
-    assert model.config.tie_word_embeddings
-    kinds: dict[str, list[str]] = {}
-    for name, parameter in model.named_parameters():
-        kinds.setdefault(name.split(".")[-2], []).append(name)
-    parameters = dict(model.named_parameters())
-    generator = torch.Generator().manual_seed(3)
-    for number, (kind, names) in enumerate(sorted(kinds.items()), start=1):
-        before = loop.run(engine.score(ids))
-        with torch.no_grad():
-            for name in names:
-                noise = torch.randn(parameters[name].shape, generator=generator)
-                parameters[name].mul_(1 + 0.05 * noise)
-        loop.run(engine.load_weights(list(parameters.items()), engine.policy_version + 1))
-        after, expected = loop.run(engine.score(ids)), reference_logprobs(model, ids)
-        assert after == pytest.approx(expected, abs=1e-4), f"{kind} (load {number}) did not reach the engine"
-        assert max(abs(a - b) for a, b in zip(before, after, strict=True)) > 1e-3

@@ -22,7 +22,12 @@ def test_every_shipped_configuration_loads(name: str) -> None:
 def test_overrides_win_and_are_read_as_yaml() -> None:
     config = load_config(
         {"learner": {"learning_rate": 1.0}},
-        ["learner.learning_rate=1e-5", "environment.kwargs={a: [1, 2]}", "run.trackers=[]", "checkpoint.best_metric=null"],
+        [
+            "learner.learning_rate=1e-5",
+            "environment.kwargs={a: [1, 2]}",
+            "run.trackers=[]",
+            "checkpoint.best_metric=null",
+        ],
     )
     assert config.learner.learning_rate == 1e-5
     assert config.environment.kwargs == {"a": [1, 2]}
@@ -80,7 +85,7 @@ def test_files_extend_one_another_and_bad_files_are_named(tmp_path: Path) -> Non
         child.write_text(text)
         with pytest.raises(ConfigError, match=sentence):
             load_config(child)
-    with pytest.raises(ConfigError, match="does not exist.*quickstart"):
+    with pytest.raises(ConfigError, match=r"does not exist.*quickstart"):
         load_config(tmp_path / "none.yaml")
     with pytest.raises(ConfigError, match="folder"):
         load_config(tmp_path)

@@ -27,7 +27,9 @@ class ParityEnv(TextEnv):
         if split not in ("train", "eval"):
             raise ValueError(f"no split {split!r}; train, eval")
         count = self.num_train if split == "train" else 6
-        return TaskSet([Task(f"{split}-{n}", f"{split} {n}: ", str(n), {"task_type": f"t{n % 2}"}) for n in range(count)])
+        return TaskSet(
+            [Task(f"{split}-{n}", f"{split} {n}: ", str(n), {"task_type": f"t{n % 2}"}) for n in range(count)]
+        )
 
     def begin(self, task: Task) -> tuple[str, dict[str, Any]]:
         self._replies = []
@@ -37,7 +39,11 @@ class ParityEnv(TextEnv):
         self._replies.append(bool(action) and ord(action[0]) % 2 == 0)
         is_over = len(self._replies) == self.num_turns
         reward = sum(self._replies) / self.num_turns if is_over else 0.0
-        info = {"action": action[:1], "success": reward == 1.0, "verdict": Verdict("correct" if reward == 1.0 else "wrong")}
+        info = {
+            "action": action[:1],
+            "success": reward == 1.0,
+            "verdict": Verdict("correct" if reward == 1.0 else "wrong"),
+        }
         return " next: ", reward, is_over, False, info
 
 

@@ -92,20 +92,27 @@ def test_a_run_writes_its_folder_and_says_what_it_came_to(tiny_model_path: Path,
         {"allocator": {"type": "vip", "least_rollouts": 3, "most_rollouts": 6}},
         {"selector": {"type": "cbs_star"}, "objective": {"loss_type": "gspo"}},
         {"selector": {"type": "cbs", "buffer_rounds": 2}},
-        {"selector": {"replay": {"type": "advantage_prioritized", "warmup_steps": 1}}, "objective": {"dual_clip": 10.0}},
+        {
+            "selector": {"replay": {"type": "advantage_prioritized", "warmup_steps": 1}},
+            "objective": {"dual_clip": 10.0},
+        },
         {"selector": {"dynamic_sampling": {"type": "refill"}}, "learner": {"num_iterations": 2, "num_minibatches": 2}},
         {
             "environment": {"kwargs": {"num_turns": 3}},
-            "gate": {"type": "prefix_edit_distance", "turn": 2, "threshold": 0.9, "audit_fraction": 0.5, "respend": True},
+            "gate": {
+                "type": "prefix_edit_distance",
+                "turn": 2,
+                "threshold": 0.9,
+                "audit_fraction": 0.5,
+                "respend": True,
+            },
         },
         {"learner": {"lora": {"rank": 4}}, "objective": {"kl_coef": 0.01}},
         {"objective": {"loss_type": "dr_grpo", "overlong_penalty": 0.5, "overlong_cache": 4}},
     ],
     ids=["multi-turn", "vigor+dapo", "vip", "cbs_star+gspo", "cbs", "replay", "refill", "gate", "lora+kl", "dr_grpo"],
 )
-def test_every_part_runs_inside_a_training_run(
-    sections: dict[str, Any], tiny_model_path: Path, tmp_path: Path
-) -> None:
+def test_every_part_runs_inside_a_training_run(sections: dict[str, Any], tiny_model_path: Path, tmp_path: Path) -> None:
     evaluation = {"before": False, "after": False}
     summary = train(tiny_config(tiny_model_path, tmp_path, evaluation=evaluation, run={"num_steps": 3}, **sections))
     assert summary["steps"] == 3
@@ -223,7 +230,11 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
 
 @pytest.mark.parametrize(
     ("rows", "sentence"),
-    [([], "no rows"), ([{"problem": "1+1"}], "no answer column"), ([{"problem": "1+1", "answer": ""}], "answer is empty")],
+    [
+        ([], "no rows"),
+        ([{"problem": "1+1"}], "no answer column"),
+        ([{"problem": "1+1", "answer": ""}], "answer is empty"),
+    ],
 )
 def test_bad_task_files_are_named(
     rows: list[dict[str, Any]], sentence: str, tiny_model_path: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]

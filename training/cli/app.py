@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from winnowrl.training.cli.env import app as env_app
-from winnowrl.training.cli.eval import evaluate
-from winnowrl.training.cli.gate import app as gate_app
-from winnowrl.training.quiet import quiet_libraries
 
 from winnowrl.agents.collecting.outcome import FailureRateError
 from winnowrl.configs.load import ConfigError
 from winnowrl.training.cli.doctor import doctor
+from winnowrl.training.cli.env import app as env_app
+from winnowrl.training.cli.eval import evaluate
+from winnowrl.training.cli.gate import app as gate_app
+from winnowrl.training.quiet import quiet_libraries
 
 app = typer.Typer(
     name="winnowrl",

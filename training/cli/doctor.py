@@ -134,9 +134,6 @@ def _model(model: str) -> str:
 def _engine(kind: str, model: str) -> str:
     import asyncio
 
-    from winnowrl.agents.engines.build import build_engine
-    from winnowrl.training.model_loading import load_tokenizer, resolve_model_path
-
     from winnowrl.agents.conversation import build_conversations
     from winnowrl.agents.engines.build import base_sampling, build_engine
     from winnowrl.configs.sections.engine import ConversationConfig, EngineConfig, SamplingConfig
@@ -151,7 +148,9 @@ def _engine(kind: str, model: str) -> str:
     async def sample() -> int:
         engine = build_engine(EngineConfig(type=kind), path, conversations)
         try:
-            reply = await engine.generate(conversation.prompt_ids, base_sampling(SamplingConfig(), conversations), seed=1)
+            reply = await engine.generate(
+                conversation.prompt_ids, base_sampling(SamplingConfig(), conversations), seed=1
+            )
         finally:
             await engine.close()
         return len(reply.token_ids)

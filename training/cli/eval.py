@@ -14,13 +14,17 @@ def evaluate(
         typer.Argument(help="section.field=value, as for train; with --run they start from the run's configuration."),
     ] = None,
     run: Annotated[Path | None, typer.Option("--run", help="Run folder: its last checkpoint is evaluated.")] = None,
-    step: Annotated[int | None, typer.Option(help="With --run: the checkpoint of this step; 0 is the untrained model.")] = None,
+    step: Annotated[
+        int | None, typer.Option(help="With --run: the checkpoint of this step; 0 is the untrained model.")
+    ] = None,
     model: Annotated[str, typer.Option("--model", help="Model folder, hub name, or the embedded model.")] = "",
     config: Annotated[str, typer.Option(help="With --model: configuration whose environment and prompt to use.")] = "",
     tasks: Annotated[
         str, typer.Option(help="Split of the environment, or a .jsonl/.parquet file. Default: the held-out split.")
     ] = "",
-    samples: Annotated[int, typer.Option(help="Samples of each task (k); 1 is greedy unless --temperature is given.")] = 0,
+    samples: Annotated[
+        int, typer.Option(help="Samples of each task (k); 1 is greedy unless --temperature is given.")
+    ] = 0,
     temperature: Annotated[float | None, typer.Option(help="Sampling temperature; 0 is greedy.")] = None,
     num_tasks: Annotated[int, typer.Option(help="Most tasks; 0 takes all.")] = 0,
     output: Annotated[Path | None, typer.Option(help="Folder for rows.jsonl, report.json and report.md.")] = None,

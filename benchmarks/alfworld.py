@@ -6,7 +6,8 @@ A recorded policy plays: with probability ``follow`` a member takes the next act
 an admissible action of its own (the plan visits each place in turn and opens and looks into what is there). Members part
 where their dice part. Both sides replay the same recorded actions, and what they are told must be equal character by
 character. Plain: one process a member with TextWorld loaded before the clock starts, all at once, as TextWorld's own batch
-environment runs them. Prints medians and ratios; writes benchmarks/results/alfworld.json.
+environment runs them; our fork server is likewise up, with no worker. Processor time stands beside wall time: it does not
+hang on what else the machine does. Prints medians and ratios; writes benchmarks/results/alfworld.json.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 import psutil
 
 from winnowrl.envs.alfworld import ALFWorldEnv, transition_counts
+from winnowrl.envs.alfworld.transitions import GameBook
 from winnowrl.envs.tasks import Task
 
 RESULTS = Path(__file__).parent / "results" / "alfworld.json"
@@ -42,13 +44,13 @@ from winnowrl.envs.alfworld.game_session import load_game
 print("ready", file=out, flush=True)
 for line in sys.stdin:
     source, actions = json.loads(line)
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     env = AlfredDemangler(PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True)))
     env.load(load_game(source))
     told = [env.reset().feedback]
     reset_s = time.perf_counter() - started
     told += [env.step(action)[0].feedback for action in actions]
-    print(json.dumps([reset_s, told]), file=out, flush=True)
+    print(json.dumps([reset_s, told, time.process_time() - cpu_started]), file=out, flush=True)
 """
 
 
@@ -73,9 +75,14 @@ class PlainGroup:
         answers = [json.loads(process.stdout.readline()) for process in self.processes if process.stdout is not None]
         wall_s = time.perf_counter() - started
         memory = [psutil.Process(process.pid).memory_full_info().pss / 2**20 for process in self.processes]
-        resets = [reset_s for reset_s, _ in answers]
-        told = [member_told for _, member_told in answers]
-        return {"wall_s": wall_s, "resets": resets, "told": told, "group_mb": sum(memory) - max(memory)}
+        resets, told, cpu_s = zip(*answers, strict=True)
+        return {
+            "wall_s": wall_s,
+            "cpu_s": sum(cpu_s),
+            "resets": resets,
+            "told": list(told),
+            "group_mb": sum(memory[1:]),
+        }
 
     def close(self) -> None:
         for process in self.processes:
@@ -89,22 +96,24 @@ def play_shared(envs: list[ALFWorldEnv], task: Task, actions: list[list[str]]) -
     for env in envs:
         env.close()
     book.clear()
-    counts = transition_counts()
+    counts, cpu_started = transition_counts(), _cpu_s(book)
     started = time.perf_counter()
-    resets = []
+    resets, reset_cpu_s = list[float](), 0.0
     for env in envs:
         reset_started = time.perf_counter()
         env.reset(seed=0, options={"task": task})
         resets.append(time.perf_counter() - reset_started)
+        reset_cpu_s = reset_cpu_s or _cpu_s(book) - cpu_started
     memory_before = _memory_mb()
     openings = [env._graph.opening for env in envs if env._graph is not None]
     with ThreadPoolExecutor(len(envs)) as threads:
         told = list(threads.map(lambda pair: [pair[0].step(a)[0] for a in pair[1]], zip(envs, actions, strict=True)))
-    wall_s = time.perf_counter() - started
+    wall_s, cpu_s = time.perf_counter() - started, _cpu_s(book) - cpu_started
     computed = transition_counts()["computed"] - counts["computed"]
     told = [[opening, *rest] for opening, rest in zip(openings, told, strict=True)]
     group_mb = _memory_mb() - memory_before
-    return {"wall_s": wall_s, "resets": resets, "told": told, "group_mb": group_mb, "computed": computed}
+    times = {"wall_s": wall_s, "cpu_s": cpu_s, "resets": resets, "reset_cpu_s": reset_cpu_s}
+    return {**times, "told": told, "group_mb": group_mb, "computed": computed}
 
 
 def record(env: ALFWorldEnv, task: Task, members: int, steps: int, follow: float) -> list[list[str]]:
@@ -136,6 +145,12 @@ def _tour(env: ALFWorldEnv) -> list[str]:
     return [word.format(place) for place in places for word in ("open {}", "examine {}", "go to {}")]
 
 
+def _cpu_s(book: GameBook) -> float:
+    """Processor time of this process and of the workers it has now."""
+    times = [psutil.Process(pid).cpu_times() for pid in [os.getpid(), *book.workers.pids()]]
+    return sum(time.user + time.system for time in times)
+
+
 def _memory_mb() -> float:
     """This process and its workers, shared pages counted once."""
     here = psutil.Process()
@@ -152,6 +167,7 @@ def measure(task: Task, envs: list[ALFWorldEnv], plain: PlainGroup, args: argpar
             f"{task.id}: the two sides were told different things"
         )
     median = {side: statistics.median(run["wall_s"] for run in rows) for side, rows in runs.items()}
+    cpu = {side: statistics.median(run["cpu_s"] for run in rows) for side, rows in runs.items()}
     return {
         "task": task.id,
         "steps": sum(map(len, actions)),
@@ -159,8 +175,12 @@ def measure(task: Task, envs: list[ALFWorldEnv], plain: PlainGroup, args: argpar
         "plain_s": median["plain"],
         "shared_s": median["shared"],
         "speed_up": median["plain"] / median["shared"],
+        "plain_cpu_s": cpu["plain"],
+        "shared_cpu_s": cpu["shared"],
+        "cpu_ratio": cpu["plain"] / cpu["shared"],
         "plain_reset_s": statistics.median(s for run in runs["plain"] for s in run["resets"]),
         "first_reset_s": statistics.median(run["resets"][0] for run in runs["shared"]),
+        "first_reset_cpu_s": statistics.median(run["reset_cpu_s"] for run in runs["shared"]),
         "further_reset_s": max(s for run in runs["shared"] for s in run["resets"][1:]),
         "plain_group_mb": statistics.median(run["group_mb"] for run in runs["plain"]),
         "group_mb": statistics.median(run["group_mb"] for run in runs["shared"]),
@@ -176,15 +196,16 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--follow", type=float, default=0.9)
-    parser.add_argument("--tasks", type=int, default=4)
+    parser.add_argument("--tasks", type=int, default=4, help="tasks to measure, spread over the train split")
+    parser.add_argument("--offset", type=int, default=0, help="index of the first one")
     args = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as cache:
-        envs = [ALFWorldEnv(args.games, admissible="none", cache_dir=cache) for _ in range(args.members)]
+        envs = [ALFWorldEnv(args.games, admissible="none", cache_dir=cache, linger_s=3600) for _ in range(args.members)]
         tasks = envs[0].task_set("train")
         plain = PlainGroup(args.members)
         print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; {args.members} members, follow {args.follow}")
-        for index in range(0, len(tasks), max(1, len(tasks) // args.tasks)):
+        for index in range(args.offset, len(tasks), max(1, len(tasks) // args.tasks))[: args.tasks]:
             rows.append(row := measure(tasks[index], envs, plain, args))
             print(", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True)
         plain.close()

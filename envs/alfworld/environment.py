@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,7 +30,7 @@ class ALFWorldEnv(TextEnv):
         admissible: how an observation shows the admissible actions: "list", "grouped" (each verb once), "none".
         step_timeout_s: a worker that computes longer is killed and replaced (seconds).
         reset_timeout_s: the same for loading a game, which may translate it first (seconds).
-        max_workers: worker processes of this process at a time; None = two a CPU core, at least 4.
+        max_workers: worker processes of this process at a time, one a game in play, 15–45 MB each.
         max_states: game states remembered by this process, about 1.5 kB each.
         linger_s: how long workers outlive the last open environment (seconds).
         cache_dir: where game lists and translations are kept; None = ``$WINNOWRL_CACHE`` or ``~/.cache/winnowrl``.
@@ -56,7 +55,7 @@ class ALFWorldEnv(TextEnv):
         admissible: str = "list",
         step_timeout_s: float = 30.0,
         reset_timeout_s: float = 120.0,
-        max_workers: int | None = None,
+        max_workers: int = 32,
         max_states: int = 50_000,
         linger_s: float = 10.0,
         cache_dir: str | Path | None = None,
@@ -69,7 +68,6 @@ class ALFWorldEnv(TextEnv):
             _check_choice("task_types", task_type, TASK_TYPES)
         if not 0 < near_cutoff <= 1:
             raise ValueError(f"near_cutoff is {near_cutoff}; allowed: above 0, at most 1")
-        max_workers = max(4, 2 * (os.cpu_count() or 2)) if max_workers is None else max_workers
         numbers = {"step_timeout_s": step_timeout_s, "reset_timeout_s": reset_timeout_s}
         for name, value in {**numbers, "max_workers": max_workers, "max_states": max_states}.items():
             if value <= 0:

@@ -56,7 +56,7 @@ class ForkServer:
         with self._lock, theirs:
             try:
                 self._await_ready(timeout_s)
-                pid = int(self._ask("fork -", theirs)["pid"])
+                pid = self._ask_for_worker(theirs)
             except BaseException:
                 ours.close()
                 raise
@@ -125,6 +125,15 @@ class ForkServer:
             self._stop()
             raise ImportError(f"TextWorld could not be loaded ({answer['error']}). {HOW_TO_INSTALL}")
         self._is_ready = True
+
+    def _ask_for_worker(self, theirs: socket.socket) -> int:
+        try:
+            return int(self._ask("fork -", theirs)["pid"])
+        except (OSError, EOFError) as error:
+            self._stop()
+            raise WorkerCrashError(
+                f"the process that forks ALFWorld workers is gone ({error}); the next one is new"
+            ) from None
 
     def _ask(self, order: str, descriptor: socket.socket | None = None) -> dict[str, Any]:
         assert self._control is not None

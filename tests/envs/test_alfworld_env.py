@@ -205,6 +205,21 @@ def test_a_worker_that_hangs_is_killed_and_replaced(make: Make) -> None:
     assert "fridge 1 is closed" in env.step("go to fridge 1")[0]
 
 
+def test_a_fork_server_that_dies_is_started_again(cache: Path) -> None:
+    env = ALFWorldEnv(games="shipped", cache_dir=cache, linger_s=1.0)
+    first = start(env)
+    server = env._book().server
+    assert server._process is not None
+    os.kill(server._process.pid, signal.SIGKILL)
+    server._process.wait(timeout=10)
+    assert start(env) == first
+    with pytest.raises(WorkerCrashError):
+        env.step("go to fridge 1")
+    assert "fridge 1 is closed" in env.step("go to fridge 1")[0]
+    env.close()
+    server.stop()
+
+
 def test_nothing_is_left_when_the_last_environment_closes(cache: Path) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     envs = [ALFWorldEnv(games="shipped", cache_dir=cache, linger_s=0.0) for _ in range(2)]

@@ -54,6 +54,14 @@ def test_batch_scale_divides_by_the_std_of_all_rewards():
     assert found.tolist() == pytest.approx(expected.tolist())
 
 
+def test_three_of_eight():
+    # mean .375; population std sqrt(.375 * .625), sample std sqrt(8/7) times that; A = .625 / std
+    rewards, groups = torch.tensor([1.0, 0, 0, 1, 1, 0, 0, 0]), torch.zeros(8, dtype=torch.long)
+    assert group_advantages(rewards, groups, eps=0.0)[0].item() == pytest.approx(1.2909944487)
+    assert group_advantages(rewards, groups)[0].item() == pytest.approx(1.2909917821)
+    assert group_advantages(rewards, groups, std="sample")[0].item() == pytest.approx(1.2076123955)
+
+
 @pytest.mark.parametrize("rewards", [[0.7] * 7, [0.1] * 8, [1 / 3] * 5, [1e6 + 0.1] * 6, [0.0] * 4, [-2.5] * 3])
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 @pytest.mark.parametrize("baseline", ["mean", "leave_one_out"])

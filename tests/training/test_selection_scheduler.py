@@ -9,10 +9,8 @@ import torch
 from winnowrl.training.selection.reward import (
     EMA_MODES,
     RewardNormalizer,
-    scaled_credit,
-    selection_reward,
-    shared_credit,
-    unit_reward,
+    credit,
+    entropy_term,
 )
 from winnowrl.training.selection.scheduler import Scheduler, choose, explore_probability, keep_count, top_scored
 
@@ -25,7 +23,8 @@ from winnowrl.training.selection.scheduler import Scheduler, choose, explore_pro
 )
 def test_reward_is_the_gain_less_the_entropy_rise_above_the_floor(entropy, next_entropy, expected):
     # gain .06; .5 * (.41 - .35) = .03; at or below the floor of .30 nothing; a fall of .05 is a bonus of .025
-    found = selection_reward(0.40, 0.46, entropy, next_entropy, weight=0.5, floor=0.30)
+    cost = entropy_term(entropy, next_entropy, weight=0.5, floor=0.30)
+    found = RewardNormalizer(mode="none")(0.46 - 0.40, cost)
     assert found == pytest.approx(expected)
 
 
@@ -73,13 +72,11 @@ def test_unknown_mode_is_named():
 
 def test_credit():
     advantages = [1.5, -0.5, 0.0, 1.0]
-    assert shared_credit(advantages, 0.06) == pytest.approx([0.03, 0.01, 0.0, 0.02])
-    assert scaled_credit(advantages, 0.8) == pytest.approx([1.2, 0.4, 0.0, 0.8])
-    assert shared_credit([0.0, 0.0], 0.06) == [0.0, 0.0]
-
-
-def test_unit_reward():
-    assert unit_reward(0.3, 1.0) == pytest.approx(0.65)
+    assert credit(advantages, 0.06, mode="shared") == pytest.approx([0.03, 0.01, 0.0, 0.02])
+    assert credit(advantages, 0.8, mode="scaled") == pytest.approx([1.2, 0.4, 0.0, 0.8])
+    assert credit([0.0, 0.0], 0.06, mode="shared") == [0.0, 0.0]
+    with pytest.raises(ValueError, match="credit is 'equal'"):
+        credit(advantages, 0.06, mode="equal")
 
 
 # --- choice ------------------------------------------------------------------------------------------------------

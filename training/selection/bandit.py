@@ -20,7 +20,7 @@ from winnowrl.training.batch import UpdateResult
 from winnowrl.training.candidates import Candidate, RoundStats, frozen_sequences, record_use
 from winnowrl.training.selection.base import Selector, by_group, selection_metrics
 from winnowrl.training.selection.features import NUM_FEATURES, HistoryScaler, l2_normalize, rollout_features
-from winnowrl.training.selection.reward import RewardNormalizer, entropy_term, scaled_credit
+from winnowrl.training.selection.reward import RewardNormalizer, credit, entropy_term
 from winnowrl.training.selection.scheduler import Scheduler, choose, explore_probability, keep_count
 
 
@@ -35,6 +35,7 @@ class BanditOptions:
     entropy_floor: float = 0.3
     ema_mode: str = "center_scale_gain"
     ema_rate: float = 0.1
+    credit: str = "scaled"
     explore_unit: str = "round"
     explore_start: float = 0.2
     explore_end: float = 0.02
@@ -167,7 +168,7 @@ class BanditSelector(Selector):
         )
         self._normalizer.update(gain)
         reward = self._normalizer(gain, cost)
-        targets = scaled_credit(self._pending.advantages, reward)
+        targets = credit(self._pending.advantages, reward, mode=options.credit)
         error = self._scheduler.fit(self._pending.features, targets, options.scheduler_updates)
         return {"selector/reward": reward, "selector/gain": gain, "selector/scheduler_loss": error}
 

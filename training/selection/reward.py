@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+CREDIT_MODES = ("scaled", "shared")
 EMA_MODES = ("center_scale_gain", "scale_all", "center_only", "none")
 # Keeps a gain that never varies from being divided by 0; far below any variance of a mean reward.
 VARIANCE_FLOOR = 1e-12
@@ -19,27 +20,20 @@ def entropy_term(entropy: float, next_entropy: float, *, weight: float, floor: f
     return weight * (next_entropy - entropy) if entropy > floor else 0.0
 
 
-def selection_reward(
-    value: float, next_value: float, entropy: float, next_entropy: float, *, weight: float, floor: float
-) -> float:
-    """Eq. 5: (V_next - V) - entropy term."""
-    return next_value - value - entropy_term(entropy, next_entropy, weight=weight, floor=floor)
+def credit(advantages: Sequence[float], reward: float, *, mode: str) -> list[float]:
+    """Each chosen rollout's part of the reward: its target for the network.
 
+    Args:
+        mode: ``scaled`` |A_i| times the reward (eq. 11, used in practice); ``shared`` divides that by the sum of |A|
+            (eq. 7, the theory), zeros where the sum is 0.
 
-def shared_credit(advantages: Sequence[float], reward: float) -> list[float]:
-    """Eq. 7: the reward split in proportion to |A_i|; zeros where every advantage is 0."""
-    total = sum(abs(advantage) for advantage in advantages)
-    return [abs(advantage) / total * reward if total else 0.0 for advantage in advantages]
-
-
-def scaled_credit(advantages: Sequence[float], reward: float) -> list[float]:
-    """Eq. 11, used in practice: |A_i| times the normalised reward, not divided by the sum."""
-    return [abs(advantage) * reward for advantage in advantages]
-
-
-def unit_reward(reward: float, bound: float) -> float:
-    """The reward brought to [0, 1] as in the regret theorem: (R + b) / 2b for |R| <= b."""
-    return (reward + bound) / (2.0 * bound)
+    Raises:
+        ValueError: unknown mode.
+    """
+    if mode not in CREDIT_MODES:
+        raise ValueError(f"credit is {mode!r}; allowed: {', '.join(CREDIT_MODES)}")
+    total = sum(abs(advantage) for advantage in advantages) if mode == "shared" else 1.0
+    return [abs(advantage) * reward / total if total else 0.0 for advantage in advantages]
 
 
 class RewardNormalizer:

@@ -31,7 +31,7 @@ class ALFWorldEnv(TextEnv):
         step_timeout_s: a worker that computes longer is killed and replaced (seconds).
         reset_timeout_s: the same for loading a game, which may translate it first (seconds).
         max_workers: worker processes of this process at a time, one a game in play, 15–45 MB each.
-        max_states: game states remembered by this process, about 1.5 kB each.
+        max_states: game states remembered by this process, about 1 kB each.
         linger_s: how long workers outlive the last open environment (seconds).
         cache_dir: where game lists and translations are kept; None = ``$WINNOWRL_CACHE`` or ``~/.cache/winnowrl``.
 

@@ -131,7 +131,7 @@ class GameBook:
     Args:
         cache: folder of translations.
         max_workers: worker processes at a time.
-        max_states: states kept over all games, about 1.5 kB each; games not in use go first.
+        max_states: states kept over all games, about 1 kB each; games not in use go first.
         linger_s: how long workers wait for a next user after the last has closed.
     """
 

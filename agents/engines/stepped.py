@@ -74,7 +74,8 @@ class SteppedEngine:
 
     Args:
         build: Makes the stepper; called in the engine's thread.
-        timeout_s: Longest wait for one reply, weight load or score.
+        timeout_s: Longest wait for one step, weight load or score. Waiting for a place in the batch does not count: a
+            queue may be long, a step may not.
         load_timeout_s: Longest wait for ``build``.
     """
 
@@ -111,12 +112,7 @@ class SteppedEngine:
         self._arrivals.append(request)
         self._start_pump(loop)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                reply = await future
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"{self._stepper.name} gave no reply within {self._timeout_s:g} s ({self.num_in_flight} in flight)"
-            ) from None
+            reply = await future
         finally:
             if self._futures.pop(request.request_id, None) is not None:
                 self._cancelled.append(request.request_id)
@@ -183,12 +179,16 @@ class SteppedEngine:
                 await asyncio.sleep(0)
                 arrivals, self._arrivals = self._arrivals, []
                 cancelled, self._cancelled = self._cancelled, []
-                replies = await loop.run_in_executor(self._thread, self._advance, arrivals, cancelled)
+                async with asyncio.timeout(self._timeout_s):
+                    replies = await loop.run_in_executor(self._thread, self._advance, arrivals, cancelled)
                 for request_id, reply in replies:
                     self._resolve(request_id, reply)
                 if replies:
                     for _ in range(SETTLE_TURNS):
                         await asyncio.sleep(0)
+        except TimeoutError:
+            self._broken = f"a step took longer than {self._timeout_s:g} s with {self.num_in_flight} requests in flight"
+            self._fail_all(DeadlineExceeded(f"{self._stepper.name} is stuck: {self._broken}"))
         except Exception as error:  # noqa: BLE001 - whatever stops the engine becomes the failure of all its requests
             self._broken = f"{type(error).__name__}: {error}"
             self._fail_all(EngineFailure(f"{self._stepper.name} stopped working: {self._broken}"))
@@ -205,8 +205,8 @@ class SteppedEngine:
             except EngineFailure as failure:
                 results.append((request.request_id, failure))
             except Exception as error:  # noqa: BLE001 - a request the engine does not take fails alone
-                failure = EngineFailure(f"{self._stepper.name} refused a request: {error}")
-                results.append((request.request_id, failure))
+                refusal = EngineFailure(f"{self._stepper.name} refused a request: {error}")
+                results.append((request.request_id, refusal))
         if gone:
             self._stepper.cancel(cancelled)
         results += [(reply.request_id, reply) for reply in self._stepper.step()]
@@ -223,7 +223,8 @@ class SteppedEngine:
         else:
             future.set_result(reply)
 
-    def _fail_all(self, failure: EngineFailure) -> None:
+    def _fail_all(self, failure: RolloutError) -> None:
         for request_id in list(self._futures):
-            self._resolve(request_id, EngineFailure(str(failure)))
+            # One exception object each: every waiter adds its own traceback.
+            self._resolve(request_id, type(failure)(str(failure)))
         self._arrivals.clear()

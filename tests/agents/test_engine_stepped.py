@@ -178,14 +178,33 @@ def test_an_engine_that_breaks_fails_every_request_and_says_why():
     assert len({id(result) for result in results}) == 3
 
 
-def test_a_stuck_step_ends_the_wait_and_names_the_engine():
+def test_a_stuck_step_ends_every_wait_and_names_the_engine():
     engine, _ = make(step_s=0.3, timeout_s=0.05)
 
     async def run():
-        with pytest.raises(DeadlineExceeded, match=r"the counting engine gave no reply within 0\.05 s"):
+        results = await asyncio.gather(
+            *[engine.generate([1], Sampling(5), 0) for _ in range(2)], return_exceptions=True
+        )
+        with pytest.raises(EngineFailure, match="stopped working: a step took longer"):
             await engine.generate([1], Sampling(5), 0)
+        return results
 
-    asyncio.run(run())
+    message = "the counting engine is stuck: a step took longer than 0.05 s with 2 requests in flight"
+    results = asyncio.run(run())
+    assert [type(result) for result in results] == [DeadlineExceeded] * 2
+    assert [str(result) for result in results] == [message] * 2
+
+
+def test_a_long_reply_is_not_a_stuck_engine():
+    # 20 steps of 0.02 s: twice the limit in all, each step well inside it.
+    engine, _ = make(step_s=0.02, timeout_s=0.2)
+
+    async def run():
+        reply = await engine.generate([1], Sampling(20), 0)
+        await engine.close()
+        return reply
+
+    assert len(asyncio.run(run()).token_ids) == 20
 
 
 def test_closing_twice_releases_once_and_ends_what_waits():

@@ -68,7 +68,7 @@ def test_loading_leaves_the_process_as_it_was(loaded):
 
     (variables, generator, set_num_threads), (variables_after, generator_after, set_num_threads_after) = loaded[3]
     added = set(variables_after) - set(variables)
-    assert {name for name in added if not name.startswith("VLLM_")} == set()
+    assert {name for name in added if not name.startswith("VLLM_")} <= {"TORCH_CPP_LOG_LEVEL"}
     assert torch.equal(generator, generator_after)
     assert set_num_threads is set_num_threads_after
 

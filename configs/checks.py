@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def check_combinations(config: RunConfig) -> None:
     """Raise ``ConfigError`` for fields that contradict each other across sections."""
-    for check in (_group_size, _budgets, _sampling, _engine, _steps):
+    for check in (_group_size, _budgets, _sampling, _engine, _reuse, _steps):
         check(config)
 
 
@@ -45,6 +45,15 @@ def _engine(config: RunConfig) -> None:
             "engine.type is 'openai', which gives no token ids and no weights can be loaded into; it serves `winnowrl eval` "
             "alone: use vllm or transformers to train"
         )
+
+
+def _reuse(config: RunConfig) -> None:
+    from winnowrl.configs.sections.selector import check_reuse
+
+    try:
+        check_reuse(config.objective, config.selector)
+    except ValueError as error:
+        _refuse(str(error))
 
 
 def _steps(config: RunConfig) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from winnowrl.configs.sections.learner import LearnerConfig
-from winnowrl.configs.sections.model import ModelConfig
-from winnowrl.configs.sections.selector import SelectorConfig
-
 from winnowrl.configs.sections.allocator import AllocatorConfig
 from winnowrl.configs.sections.collector import CollectorConfig
 from winnowrl.configs.sections.engine import ConversationConfig, EngineConfig, SamplingConfig
 from winnowrl.configs.sections.environment import EnvironmentConfig
 from winnowrl.configs.sections.gate import GateConfig
+from winnowrl.configs.sections.learner import LearnerConfig
+from winnowrl.configs.sections.model import ModelConfig
 from winnowrl.configs.sections.objective import ObjectiveConfig
 from winnowrl.configs.sections.run import CheckpointConfig, DiagnosticsConfig, EvaluationConfig, RunSection
+from winnowrl.configs.sections.selector import SelectorConfig
 
 
 @dataclass(frozen=True)

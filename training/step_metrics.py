@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from winnowrl.envs.ccr.metrics import group_metrics
+
 if TYPE_CHECKING:
     from winnowrl.agents.collecting.outcome import StepRollouts
     from winnowrl.agents.rollout import Group, Rollout
@@ -85,17 +87,9 @@ def _ccr_metrics(groups: Sequence[Group]) -> dict[str, float]:
     members = [rollouts for rollouts in members if rollouts]
     if not members:
         return {}
-    accuracies = [[rollout.reward_parts.get("accuracy", 0.0) for rollout in rollouts] for rollouts in members]
-    reports = [rollout.info["ccr"] for rollouts in members for rollout in rollouts]
-    found = {
-        "ccr/accuracy_informative_share": _mean([float(max(a) - min(a) > 1e-9) for a in accuracies]),
-        "ccr/tokens_per_step": float(sum(r.num_completion_tokens for rollouts in members for r in rollouts)),
-    }
-    for key in ("recovered", "correct"):
-        columns = zip(*(report[key] for report in reports), strict=False)
-        for position, column in enumerate(columns, start=1):
-            found[f"ccr/{key}_at_{position}"] = _mean([float(value) for value in column])
-    return found
+    reports = [[rollout.info["ccr"] for rollout in rollouts] for rollouts in members]
+    found = group_metrics(reports, [[rollout.reward for rollout in rollouts] for rollouts in members])
+    return {f"ccr/{name}": value for name, value in found.items()}
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 
 
 def derive_seed(*parts: int | str) -> int:
@@ -14,17 +13,32 @@ def derive_seed(*parts: int | str) -> int:
     return _to_seed(_digest_of(parts))
 
 
-def seed_stream(*parts: int | str) -> Callable[[int], int]:
-    """``seed_stream(a, b)(c)`` is ``derive_seed(a, b, c)``, with the common parts hashed once."""
-    common = _digest_of(parts)
+class SeedStream:
+    """Seeds with common first parts, which are hashed once: ``SeedStream(a, b).seed(c)`` is ``derive_seed(a, b, c)``."""
 
-    def derive(number: int) -> int:
-        digest = common.copy()
-        data = str(number).encode()
+    __slots__ = ("_digest",)
+
+    def __init__(self, *parts: int | str) -> None:
+        self._digest = _digest_of(parts)
+
+    def seed(self, part: int | str) -> int:
+        return _to_seed(self._extended(part))
+
+    def child(self, part: int | str) -> SeedStream:
+        """The stream whose parts are these and ``part``."""
+        stream = SeedStream.__new__(SeedStream)
+        stream._digest = self._extended(part)
+        return stream
+
+    def own(self) -> int:
+        """The seed of these parts themselves."""
+        return _to_seed(self._digest)
+
+    def _extended(self, part: int | str) -> hashlib.blake2b:
+        digest = self._digest.copy()
+        data = str(part).encode()
         digest.update(len(data).to_bytes(4, "big") + data)
-        return _to_seed(digest)
-
-    return derive
+        return digest
 
 
 def _digest_of(parts: tuple[int | str, ...]) -> hashlib.blake2b:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from winnowrl.agents.errors import EngineFailure, EnvironmentFailure, ErrorRecord, RolloutError
 from winnowrl.agents.rollout import Rollout, Turn
-from winnowrl.agents.seeding import derive_seed, seed_stream
 
 if TYPE_CHECKING:
     from winnowrl.agents.collecting.environments import Lease
     from winnowrl.agents.collecting.group import GroupRun
     from winnowrl.agents.collecting.settings import EpisodeSettings
+    from winnowrl.agents.conversation import Conversation
     from winnowrl.agents.engines.base import Completion
     from winnowrl.agents.rollout import StopReason
 
@@ -29,6 +29,7 @@ class Episode:
         "_asked",
         "_conversation",
         "_lease",
+        "_seeds",
         "group",
         "phase",
         "phase_since",
@@ -41,12 +42,13 @@ class Episode:
 
     def __init__(self, settings: EpisodeSettings, group: GroupRun, index: int, round_index: int) -> None:
         self.settings, self.group = settings, group
+        self._seeds = group.seeds.child(index)
         record = group.record
         self.rollout = Rollout(
             task_id=record.task.id,
             group_id=record.group_id,
             index=index,
-            seed=derive_seed(*group.seed_parts, index),
+            seed=self._seeds.own(),
             policy_version=record.policy_version,
             task_type=record.task.task_type,
             rollout_id=record.group_id * 10_000 + index,
@@ -58,7 +60,7 @@ class Episode:
         self.waited_s = 0.0
         self._asked = 0.0
         self._lease: Lease | None = None
-        self._conversation = settings.new_conversation()
+        self._conversation: Conversation | None = None
 
     @property
     def is_over(self) -> bool:
@@ -109,13 +111,13 @@ class Episode:
         self._enter_phase(OVER)
 
     async def _play(self) -> StopReason:
-        rollout, conversation, group, settings = self.rollout, self._conversation, self.group, self.settings
-        seed_of_turn = seed_stream(*group.seed_parts, rollout.index)
+        rollout, group, settings = self.rollout, self.group, self.settings
+        conversation = self._conversation = settings.new_conversation()
         conversation.start(settings.environments.system_prompt, await self._reset())
         rollout.sequences = conversation.sequences
         turns = rollout.turns
         while (budget := conversation.reply_budget()) > 0:
-            completion = await self._generate(conversation.prompt_ids, budget, seed_of_turn(len(turns)))
+            completion = await self._generate(conversation.prompt_ids, budget, self._seeds.seed(len(turns)))
             turn = conversation.add_reply(completion)
             turn.generate_s = self.phase_since - self._asked
             turns.append(turn)
@@ -215,6 +217,7 @@ class Episode:
         if (success := info.get("success")) is not None:
             rollout.success = bool(success)
         if (loss_text_end := info.get("loss_text_end")) is not None:
+            assert self._conversation is not None
             turn.loss_end = self._conversation.token_at(turn, int(loss_text_end))
         if is_last:
             rollout.info = {name: value for name, value in info.items() if name not in _OWN_FIELDS}

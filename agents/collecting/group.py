@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from winnowrl.agents.collecting.episode import Episode
 from winnowrl.agents.errors import EnvironmentFailure, ErrorRecord
 from winnowrl.agents.rollout import Group
-from winnowrl.agents.seeding import derive_seed
+from winnowrl.agents.seeding import SeedStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,14 +51,14 @@ class GroupRun:
     ) -> None:
         self._settings, self._gate = settings, gate
         self._draw_audit, self._on_stopped, self._on_over = draw_audit, on_stopped, on_over
-        self.seed_parts = seed_parts
+        self.seed_key, self.seeds = str(seed_parts[-1]), SeedStream(*seed_parts)
         self.record = Group(
             group_id,
             task,
             policy_version,
             gate_turn=None if gate is None else gate.turn,
             env_id=settings.environments.env_id,
-            env_seed=derive_seed(*seed_parts),
+            env_seed=self.seeds.own(),
         )
         self.gate_turn = self.record.gate_turn or 0
         self.members: list[Episode] = []

@@ -131,7 +131,7 @@ class StepRun:
         )
 
     def _draw_audit(self, group: GroupRun) -> bool:
-        return self._audit is not None and self._audit.should_audit(self._step, str(group.seed_parts[-1]))
+        return self._audit is not None and self._audit.should_audit(self._step, group.seed_key)
 
     def _replace(self, stopped: GroupRun) -> None:
         """Give a stopped group's rollouts to a fresh task, at once.

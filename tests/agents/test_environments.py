@@ -16,7 +16,7 @@ import pytest
 
 from winnowrl.agents.collecting.environments import EnvironmentPool, Threads
 from winnowrl.agents.errors import EnvironmentFailure
-from winnowrl.agents.seeding import derive_seed, seed_stream
+from winnowrl.agents.seeding import SeedStream, derive_seed
 from winnowrl.envs.base import StepResult, TextEnv
 from winnowrl.envs.tasks import Task, TaskSet
 
@@ -144,6 +144,7 @@ def test_what_cannot_be_made_or_run_is_said() -> None:
 
 
 def test_a_seed_stream_gives_the_derived_seeds() -> None:
-    derive = seed_stream(3, "task", 5)
-    assert [derive(turn) for turn in range(20)] == [derive_seed(3, "task", 5, turn) for turn in range(20)]
+    stream = SeedStream(3, "task").child(5)
+    assert [stream.seed(turn) for turn in range(20)] == [derive_seed(3, "task", 5, turn) for turn in range(20)]
+    assert stream.own() == derive_seed(3, "task", 5)
     assert derive_seed("ab", "c") != derive_seed("a", "bc")

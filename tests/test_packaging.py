@@ -21,7 +21,13 @@ SUBPACKAGES = (
     "configs",
     "configs.load",
 )
-DATA = ("configs/quickstart.yaml", "py.typed", "envs/math/problems.jsonl", "envs/code/problems.jsonl")
+DATA = (
+    "configs/quickstart.yaml",
+    "py.typed",
+    "envs/math/problems.jsonl",
+    "envs/code/problems.jsonl",
+    "envs/alfworld/games/rooms.json",
+)
 
 
 def _build(target: Path, *kinds: str) -> None:

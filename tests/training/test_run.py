@@ -91,7 +91,7 @@ def test_a_run_writes_its_folder_and_says_what_it_came_to(tiny_model_path: Path,
         {"allocator": {"type": "vigor", "rounds": 2}, "objective": {"loss_type": "dapo", "weighting": "task"}},
         {"allocator": {"type": "vip", "least_rollouts": 3, "most_rollouts": 6}},
         {"selector": {"type": "cbs_star"}, "objective": {"loss_type": "gspo"}},
-        {"selector": {"type": "cbs", "buffer_rounds": 2}},
+        {"selector": {"type": "cbs", "buffer_rounds": 2}, "objective": {"dual_clip": 10.0}},
         {
             "selector": {"replay": {"type": "advantage_prioritized", "warmup_steps": 1}},
             "objective": {"dual_clip": 10.0},
@@ -214,6 +214,7 @@ def _rows(path: Path, *rows: dict[str, Any]) -> str:
         (["environment.eval_split=train"], "held-out"),
         (["gate.turn=3"], "gate.type"),
         (["engine.type=openai"], "engine.type"),
+        (["selector.type=cbs"], "objective.dual_clip"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(

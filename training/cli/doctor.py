@@ -186,9 +186,16 @@ def _sandbox() -> str:
 
 
 def _alfworld() -> str:
+    import importlib.util
+
     from winnowrl.envs.alfworld import play_known_game
 
-    return str(play_known_game())
+    if importlib.util.find_spec("alfworld") is None:
+        raise NotInstalledError("not installed (optional)")
+    result = play_known_game()
+    if not result.success:
+        raise RuntimeError(result.message)
+    return f"won a known game in {result.num_steps} steps"
 
 
 if __name__ == "__main__":

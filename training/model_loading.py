@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import io
 import os
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from winnowrl.agents.engines.hardware import choose_dtype
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
 
 # Name to (package that carries the file, file).
@@ -159,7 +162,7 @@ def _convert(source: Path, folder: Path) -> None:
 
     try:
         # Its progress bars have no switch, and hide in no logger.
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()), _parsing_once():
             loaded = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
             tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     except ImportError as error:
@@ -175,3 +178,18 @@ def _convert(source: Path, folder: Path) -> None:
     with contextlib.redirect_stderr(io.StringIO()):
         fresh.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+@contextlib.contextmanager
+def _parsing_once() -> Iterator[None]:
+    """Keep the parsed file and its table of names: transformers would make them anew for every use, for minutes."""
+    import gguf
+
+    originals = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
+    for name, original in originals.items():
+        setattr(gguf, name, functools.lru_cache(original))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(gguf, name, original)

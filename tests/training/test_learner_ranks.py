@@ -38,7 +38,7 @@ for stage in (0, 1, 2, 3):
     learner.save(folder)
     third = learner.update(batch).metrics["loss/total"]
     learner.close()
-    again = assemble_learner(tiny_model(5), config, spec, num_updates=3)
+    again = assemble_learner(tiny_model(), config, spec, num_updates=3)
     again.load(folder)
     repeats = again.update(batch).metrics["loss/total"] == third
     again.close()

@@ -34,7 +34,7 @@ def test_a_missing_path_is_one_clear_sentence(path: str, said: str) -> None:
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no config.json"):
+    with pytest.raises(ValueError, match=r"holds no config\.json"):
         resolve_model_path(str(tmp_path))
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(ValueError, match="no model can be read there"):

@@ -61,9 +61,8 @@ class Account:
     def num_rollouts(self) -> int:
         return sum(self.rollouts.values())
 
-    def add(self, rollout: Rollout, kind: str) -> None:
-        """Enter one rollout under the class ``kind``."""
-        num_tokens = rollout.num_completion_tokens
+    def add(self, rollout: Rollout, kind: str, num_tokens: int) -> None:
+        """Enter one rollout of ``num_tokens`` sampled tokens under the class ``kind``."""
         self.generated += num_tokens
         self.tokens[kind] += num_tokens
         self.rollouts[kind] += 1
@@ -111,17 +110,21 @@ class Account:
         return cls(**fields)
 
 
-def classify(group: Group, rollout: Rollout, reward_tolerance: float = 1e-6) -> str:
-    """The class of a rollout's tokens as long as it is not trained on."""
-    if rollout.error is not None:
-        return "failed"
-    if group.was_gated:
-        return "gated"
-    if rollout.verdict == "undecided":
-        return "undecided"
+def classify(group: Group, reward_tolerance: float = 1e-6) -> list[str]:
+    """The class of each rollout's tokens as long as it is not trained on, in the order of the group."""
     if len(group.valid_rollouts) < 2:
-        return "unpaired"
-    return "unselected" if group.is_informative(reward_tolerance) else "zero_variance"
+        of_valid = "unpaired"
+    else:
+        of_valid = "unselected" if group.is_informative(reward_tolerance) else "zero_variance"
+    kinds = []
+    for rollout in group.rollouts:
+        if rollout.error is not None:
+            kinds.append("failed")
+        elif group.was_gated:
+            kinds.append("gated")
+        else:
+            kinds.append("undecided" if rollout.verdict == "undecided" else of_valid)
+    return kinds
 
 
 def tokens_after(rollout: Rollout, turn: int) -> int:

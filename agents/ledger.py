@@ -57,14 +57,16 @@ class Ledger:
         for group in result.groups:
             key = type_key(group)
             accounts = (self.total, self.last_step, self.by_type.setdefault(key, Account()))
-            for rollout in group.rollouts:
+            kinds = classify(group, self._reward_tolerance)
+            for rollout, kind in zip(group.rollouts, kinds, strict=True):
                 assert rollout.stop_reason is not None, f"rollout {rollout.rollout_id} is not over"
                 assert rollout.rollout_id not in self._open, f"rollout {rollout.rollout_id} stands twice in a step"
-                kind = classify(group, rollout, self._reward_tolerance)
                 self._open[rollout.rollout_id] = (rollout, key, kind)
+                num_tokens = rollout.num_completion_tokens
                 for account in accounts:
-                    account.add(rollout, kind)
-                    account.add_gate(group, rollout)
+                    account.add(rollout, kind, num_tokens)
+                    if group.gate_turn is not None:
+                        account.add_gate(group, rollout)
         self.check_balance()
 
     def record_update(self, trained: Mapping[int, int], replayed: Mapping[int, int] | None = None) -> None:

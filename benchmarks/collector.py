@@ -64,7 +64,7 @@ class FourTurnsEnv(TextEnv):
         self.turn += 1
         is_last = self.turn == TURNS
         observation = f"You are at drawer {self.turn}. It is closed.\n"
-        return observation, float(is_last and self.np_random.random() < 0.5), is_last, False, {"action": action.strip()}
+        return observation, float(is_last), is_last, False, {"action": action.strip()}
 
 
 class HeldEngine(ScriptedEngine):

@@ -6,7 +6,9 @@ from abc import abstractmethod
 from typing import Any, ClassVar, Literal
 
 import gymnasium
+import numpy as np
 from gymnasium import spaces
+from gymnasium.utils import seeding
 
 from winnowrl.envs.spaces import UnicodeText
 from winnowrl.envs.tasks import Task, TaskSet
@@ -40,6 +42,8 @@ class TextEnv(gymnasium.Env[str, str]):
     execution: ClassVar[Execution] = "inline"
     system_prompt: str | None = None
     stop: tuple[str, ...] = ()
+    _generator: np.random.Generator | None = None
+    _unused_seed: int | None = None
 
     def __init__(self, render_mode: str | None = None) -> None:
         if render_mode not in (None, "ansi"):
@@ -70,9 +74,24 @@ class TextEnv(gymnasium.Env[str, str]):
     def respond(self, action: str) -> StepResult:
         """Answer the agent's reply: observation, reward, terminated, truncated, info."""
 
+    @property
+    def _np_random(self) -> np.random.Generator | None:
+        """Gymnasium's generator, seeded on first use: seeding costs more than the whole reset of most text environments."""
+        if self._unused_seed is not None:
+            self._generator, _ = seeding.np_random(self._unused_seed)
+            self._unused_seed = None
+        return self._generator
+
+    @_np_random.setter
+    def _np_random(self, generator: np.random.Generator | None) -> None:
+        self._generator, self._unused_seed = generator, None
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode of ``options["task"]``; without one, of a train task drawn with ``seed``."""
-        super().reset(seed=seed)
+        if type(seed) is int and seed >= 0:
+            self._generator, self._unused_seed, self._np_random_seed = None, seed, seed
+        else:
+            super().reset(seed=seed)
         task = (options or {}).get("task")
         if task is None:
             tasks = self.task_set("train")

@@ -84,10 +84,11 @@ class StepRun:
             watchdog.stop()
         groups = [run.record for run in (*self._groups, *self._replacements)]
         result = StepRollouts(self._step, self._policy_version, groups, rounds)
-        result.failures = check_failure_rate(result.rollouts, self._failure_rate_limit)
+        rollouts = result.rollouts
+        result.failures = check_failure_rate(rollouts, self._failure_rate_limit)
+        result.generate_s = sum(rollout.generate_s for rollout in rollouts)
+        result.env_s = sum(rollout.env_s for rollout in rollouts)
         result.collect_s = perf_counter() - begun
-        result.generate_s = sum(rollout.generate_s for rollout in result.rollouts)
-        result.env_s = sum(rollout.env_s for rollout in result.rollouts)
         return result
 
     async def _run_rounds(self, tasks: Sequence[Task], first: Sequence[int], next_round: NextRound) -> list[int]:

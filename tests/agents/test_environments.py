@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import importlib
+import pickle
 import subprocess
 import sys
 import threading
@@ -13,6 +15,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+from gymnasium.utils.env_checker import check_env
 
 from winnowrl.agents.collecting.environments import EnvironmentPool, Threads
 from winnowrl.agents.errors import EnvironmentFailure
@@ -148,3 +151,29 @@ def test_a_seed_stream_gives_the_derived_seeds() -> None:
     assert [stream.seed(turn) for turn in range(20)] == [derive_seed(3, "task", 5, turn) for turn in range(20)]
     assert stream.own() == derive_seed(3, "task", 5)
     assert derive_seed("ab", "c") != derive_seed("a", "bc")
+
+
+def test_a_text_environment_draws_what_gymnasiums_seeding_says() -> None:
+    environment = gymnasium.make("collectortests/Walk-v0").unwrapped
+
+    def draws(seed: int | None) -> list[int]:
+        environment.reset(seed=seed, options={"task": TASK})
+        return [int(number) for number in environment.np_random.integers(1000, size=5)]
+
+    expected, _ = gymnasium.utils.seeding.np_random(11)
+    expected.integers(100)  # the reset's own draw
+    assert draws(11) == [int(number) for number in expected.integers(1000, size=5)]
+    assert draws(11) == draws(11)
+    assert environment.np_random_seed == 11
+    before = draws(11)
+    # Without a seed the generator goes on where it was.
+    assert draws(None) != before
+    again = copy.deepcopy(environment)
+    assert int(again.np_random.integers(1000)) == int(environment.np_random.integers(1000))
+    assert pickle.loads(pickle.dumps(environment)).np_random_seed == 11
+    with pytest.raises(gymnasium.error.Error):
+        environment.reset(seed=-1, options={"task": TASK})
+
+
+def test_gymnasiums_own_checks_hold(recwarn: pytest.WarningsRecorder) -> None:
+    check_env(gymnasium.make("collectortests/Walk-v0").unwrapped, skip_render_check=True)

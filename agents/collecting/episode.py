@@ -216,7 +216,8 @@ class Episode:
             rollout.verdict, rollout.verdict_reason = verdict.status, verdict.reason
         if (success := info.get("success")) is not None:
             rollout.success = bool(success)
-        if (loss_text_end := info.get("loss_text_end")) is not None:
+        # A reply that ended by itself keeps its end token in the loss.
+        if turn.finish_reason == "length" and (loss_text_end := info.get("loss_text_end")) is not None:
             assert self._conversation is not None
             turn.loss_end = self._conversation.token_at(turn, int(loss_text_end))
         if is_last:

@@ -179,8 +179,10 @@ def test_an_undecided_verdict_takes_a_rollout_out_of_its_group_and_counts_as_a_v
     assert all(r.error is None and r.stop_reason == "env_done" for r in undecided)
 
 
-def test_the_loss_may_end_inside_a_reply(codec: TextCodec) -> None:
-    result = collect(make_collector(codec, lambda p, s: "mark 7 and a tail", env_kwargs={"length": 2}), 1)
+def test_the_loss_may_end_inside_a_reply_that_was_cut(codec: TextCodec) -> None:
+    cut = TokenBudgets(9, 64, 256)
+    reply = "mark 7 and a tail that is cut off somewhere"
+    result = collect(make_collector(codec, lambda p, s: reply, env_kwargs={"length": 2}, budgets=cut), 1)
     rollout = result.rollouts[0]
     for turn in rollout.turns:
         kept = rollout.token_ids[turn.start : turn.loss_end]
@@ -191,6 +193,13 @@ def test_the_loss_may_end_inside_a_reply(codec: TextCodec) -> None:
         assert all(rollout.loss_mask()[turn.start : turn.loss_end])
     assert rollout.num_completion_tokens > sum(rollout.loss_mask())
     assert sum(rollout.completion_mask) == rollout.num_completion_tokens
+
+
+def test_a_reply_that_ended_by_itself_keeps_its_end_in_the_loss(codec: TextCodec) -> None:
+    result = collect(make_collector(codec, lambda p, s: "mark 7 and a tail", env_kwargs={"length": 2}), 1)
+    rollout = result.rollouts[0]
+    assert {turn.finish_reason for turn in rollout.turns} == {"stop"}
+    assert rollout.loss_mask() == rollout.completion_mask
 
 
 def wrong_version(prompt: str, seed: int) -> Completion:
@@ -209,7 +218,7 @@ def wrong_version(prompt: str, seed: int) -> Completion:
         (wrong_version, "engine", "policy version 5"),
         (lambda p, s: "raise", "environment", "the walker fell"),
         (lambda p, s: "nan", "environment", "finite number"),
-        (lambda p, s: "mark x", "environment", "cannot be read"),
+        (lambda p, s: "mark x " + "and on " * 500, "environment", "cannot be read"),
     ],
 )
 def test_a_failure_is_recorded_with_its_cause(codec: TextCodec, script: Any, kind: str, message: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # Turns of the event loop given to callers whose replies just came, so that their next requests join the next step.
 SETTLE_TURNS = 4
+# Longest the engine's thread goes on stepping without reporting, seconds. It reports at once when there is news.
+REPORT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,11 @@ class Stepper(Protocol):
     """A synchronous engine. Every method runs in one and the same thread."""
 
     name: str
+
+    @property
+    def is_idle(self) -> bool:
+        """No request is live."""
+        ...
 
     def admit(self, request: Request) -> None:
         """Take a request in. Raises :class:`EngineFailure` when this one cannot be served."""
@@ -194,7 +202,7 @@ class SteppedEngine:
             self._fail_all(EngineFailure(f"{self._stepper.name} stopped working: {self._broken}"))
 
     def _advance(self, arrivals: list[Request], cancelled: list[int]) -> list[tuple[int, Reply | RolloutError]]:
-        """In the engine's thread: admit, cancel, one step."""
+        """In the engine's thread: admit, cancel, then step until there is something to report or to take in."""
         results: list[tuple[int, Reply | RolloutError]] = []
         gone = set(cancelled)
         for request in arrivals:
@@ -209,7 +217,12 @@ class SteppedEngine:
                 results.append((request.request_id, refusal))
         if gone:
             self._stepper.cancel(cancelled)
-        results += [(reply.request_id, reply) for reply in self._stepper.step()]
+        report_at = time.monotonic() + min(REPORT_S, self._timeout_s / 2)
+        # The lists are filled by the event loop's thread; each hop between the threads costs a wake-up.
+        while not (results or self._stepper.is_idle):
+            results += [(reply.request_id, reply) for reply in self._stepper.step()]
+            if self._arrivals or self._cancelled or time.monotonic() > report_at:
+                break
         return results
 
     def _resolve(self, request_id: int, reply: Reply | RolloutError) -> None:
@@ -227,4 +240,5 @@ class SteppedEngine:
         for request_id in list(self._futures):
             # One exception object each: every waiter adds its own traceback.
             self._resolve(request_id, type(failure)(str(failure)))
+            self._cancelled.append(request_id)
         self._arrivals.clear()

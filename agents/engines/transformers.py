@@ -60,6 +60,10 @@ class TransformersStepper:
         self._waiting: list[Request] = []
         self._batch: DecodingBatch | None = None
 
+    @property
+    def is_idle(self) -> bool:
+        return self._batch is None and not self._waiting
+
     def admit(self, request: Request) -> None:
         if not 0 < len(request.prompt_ids) < self._max_context_tokens:
             raise EngineFailure(

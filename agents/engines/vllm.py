@@ -44,6 +44,10 @@ class VllmStepper:
         self._max_context_tokens: int = engine.model_config.max_model_len
         self._is_cpu = engine.vllm_config.device_config.device_type == "cpu"
 
+    @property
+    def is_idle(self) -> bool:
+        return not self._engine.has_unfinished_requests()
+
     def admit(self, request: Request) -> None:
         self._add(str(request.request_id), request.prompt_ids, sampling_params(request.sampling, request.seed))
 
@@ -61,14 +65,12 @@ class VllmStepper:
         return [_to_reply(output) for output in self._step() if output.finished]
 
     def _step(self) -> list[Any]:
-        if not self._engine.has_unfinished_requests():
-            return []
         with self._stance():
             outputs: list[Any] = self._engine.step()
         return outputs
 
     def _stance(self) -> AbstractContextManager[Any]:
-        """On CPU vLLM compiles one line of its sampler at first use: 10 s and a C++ compiler for nothing measurable."""
+        """On CPU vLLM compiles single lines at first use: seconds, and a C++ compiler, for nothing measurable."""
         if not self._is_cpu:
             return nullcontext()
         import torch

@@ -94,7 +94,16 @@ def start_vllm(
             seed=0,
             **options,
         )
+        skip_ranks()
         return LLMEngine.from_engine_args(arguments)
+
+
+def skip_ranks() -> None:
+    """Spare vLLM the pass over the vocabulary that ranks each sampled token; nothing here reads a rank."""
+    from vllm.v1.sample import sampler
+
+    if hasattr(sampler, "batched_count_greater_than"):
+        sampler.batched_count_greater_than = lambda logprobs, values: values.new_zeros(len(values), dtype=int)
 
 
 def cpu_cache_bytes(model_path: str | Path, dtype: str, context_tokens: int, concurrent: int) -> int:

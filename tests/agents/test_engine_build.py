@@ -28,7 +28,8 @@ def conversations(tiny_model_path):
 
 
 def test_every_type_has_a_builder_and_fields_that_exist():
-    assert set(ENGINES) == set(ENGINE_TYPES) == set(EngineConfig.TYPES)
+    assert set(ENGINES) == set(ENGINE_TYPES) - {"auto"}
+    assert set(EngineConfig.TYPES) == set(ENGINE_TYPES)
     for names in EngineConfig.TYPES.values():
         assert set(names) <= set(EngineConfig.__dataclass_fields__)
 
@@ -86,7 +87,7 @@ def test_base_sampling_stops_at_every_end_token(conversations):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: EngineConfig(type="sglang"), r"engine\.type is 'sglang'; allowed: vllm, transformers"),
+        (lambda: EngineConfig(type="sglang"), r"engine\.type is 'sglang'; allowed: auto, vllm, transformers"),
         (lambda: EngineConfig(dtype="int8"), r"engine\.dtype is 'int8'"),
         (lambda: EngineConfig(max_concurrent_requests=0), r"engine\.max_concurrent_requests is 0"),
         (lambda: EngineConfig(block_tokens=20), r"engine\.block_tokens is 20; allowed: 0 or a multiple of 16"),

@@ -26,6 +26,10 @@ class CountingStepper:
         self.fails_at = -1
         self.num_closes = 0
 
+    @property
+    def is_idle(self) -> bool:
+        return not self.live
+
     def admit(self, request: Request) -> None:
         if request.prompt_ids == [13]:
             raise KeyError("thirteen")
@@ -36,8 +40,7 @@ class CountingStepper:
             self.live.pop(request_id, None)
 
     def step(self) -> list[Reply]:
-        if not self.live:
-            return []
+        assert self.live, "a step costs even when it does nothing"
         time.sleep(self.step_s)
         self.batch_sizes.append(len(self.live))
         if len(self.batch_sizes) == self.fails_at:
@@ -91,6 +94,21 @@ def test_an_episodes_next_request_joins_the_very_next_step():
 
     asyncio.run(run())
     assert stepper.batch_sizes == [10] * 8
+
+
+def test_a_request_that_arrives_later_joins_at_the_next_step():
+    engine, stepper = make(step_s=0.01)
+
+    async def run():
+        first = asyncio.create_task(engine.generate([1], Sampling(30), 0))
+        await asyncio.sleep(0.05)
+        second = asyncio.create_task(engine.generate([1], Sampling(3), 0))
+        await asyncio.gather(first, second)
+        await engine.close()
+
+    asyncio.run(run())
+    assert stepper.batch_sizes.count(2) == 3
+    assert len(stepper.batch_sizes) == 30
 
 
 def test_cancelled_request_is_out_of_the_next_step():

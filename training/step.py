@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import psutil
+
 from winnowrl.agents.collecting.outcome import StepRollouts
 from winnowrl.agents.ledger import record_gate_outcomes
 from winnowrl.gates import embed_prompts
@@ -160,6 +162,7 @@ class TrainingStep:
         found = collection_metrics(collected, self._config.objective.reward_tolerance)
         found |= phases | {"seconds/step": seconds, "batch/sequences": float(len(chosen))}
         found["batch/overlong_filtered"] = float(len(batch.overlong_ids))
+        found["memory/rss_bytes"] = float(psutil.Process().memory_info().rss)
         generate_s = self._seconds.get("generate", 0.0)
         found["tokens/generated_per_s"] = collected.num_completion_tokens / generate_s if generate_s else 0.0
         sources: tuple[Mapping[str, float], ...] = (

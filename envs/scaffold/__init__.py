@@ -20,6 +20,10 @@ FILES = {
     "test_environment.py.j2": "tests/test_environment.py",
 }
 NUM_TRAIN, NUM_EVAL, SEED = 400, 100, 0
+WORDS = (
+    "stone river apple train cloud table horse paper green light "
+    "music bread chair ocean tiger glass lemon night smile wheel"
+).split()
 
 
 def write_package(name: str, parent: Path) -> tuple[Path, str]:
@@ -62,11 +66,11 @@ def _module_name(name: str) -> str:
 def _write_tasks(folder: Path) -> None:
     """Sample tasks, all different, so that nothing held out is trained on."""
     generator = random.Random(SEED)
-    triples: dict[tuple[int, ...], None] = {}
+    triples: dict[tuple[str, ...], None] = {}
     while len(triples) < NUM_TRAIN + NUM_EVAL:
-        triples[tuple(generator.sample(range(1, 100), 3))] = None
+        triples[tuple(generator.sample(WORDS, 3))] = None
     rows = [
-        json.dumps({"id": f"largest-{number}", "prompt": " ".join(map(str, triple)), "answer": str(max(triple))}) + "\n"
+        json.dumps({"id": f"words-{number}", "prompt": " ".join(triple), "answer": triple[-1]}) + "\n"
         for number, triple in enumerate(triples)
     ]
     folder.mkdir()

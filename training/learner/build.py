@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from winnowrl.training.lean_layers import use_lean_layers
 from winnowrl.training.learner.engine import TrainingEngine
 from winnowrl.training.learner.learner import DeepSpeedLearner
 from winnowrl.training.learner.lora import add_lora
@@ -78,6 +79,8 @@ def assemble_learner(
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.enable_input_require_grads()
+    if next(model.parameters()).device.type == "cpu":
+        use_lean_layers(model)
     policy = Policy(model, temperature=temperature, chunk_rows=config.head_chunk_rows).train()
     optimizer = build_adamw(
         policy,

@@ -141,5 +141,5 @@ def build_components(config: RunConfig, foundations: Foundations) -> Components:
         allocator=allocator,
         audit=audit,
         selector=build_selector(config.selector, seed=config.run.seed, max_tokens=config.conversation.rollout_tokens),
-        ledger=Ledger(),
+        ledger=Ledger(reward_tolerance=config.objective.reward_tolerance),
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from winnowrl.agents.ledger_table import ledger_table
+from winnowrl.agents.ledger_table import ledger_table, type_table
 from winnowrl.agents.recording import write_rollouts
 from winnowrl.training.checkpoint import Checkpoint, CheckpointStore
 from winnowrl.training.components import reply_sampling
@@ -225,6 +225,8 @@ class TrainingLoop:
     def _show_end(self, reports: dict[str, EvaluationReport], *, is_finished: bool) -> None:
         console = self._console
         console.console.print(ledger_table(self._parts.ledger))
+        if len(self._parts.ledger.by_type) > 1:
+            console.console.print(type_table(self._parts.ledger))
         rows = [
             [f"held-out {label}", f"{report.mean.mean:.3f}", f"{report.mean.low:.3f} to {report.mean.high:.3f}",
              str(report.num_tasks), f"{report.tokens_per_answer:.1f}"]

@@ -1,7 +1,7 @@
 """The update's share of the machine, beside a padded update of ours and TRL's, and how its time grows.
 
-    python benchmarks/learner.py                       # all parts; TRL where .cache/venv-trl exists
-    python benchmarks/learner.py --parts mfu --groups 2 --repeats 1
+    python benchmarks/learner.py                       # all parts; makes .cache/venv-trl the first time
+    python benchmarks/learner.py --parts mfu --groups 2 --repeats 1 --ways tree padded
 
 ``mfu``: one update of SmolLM2-135M on groups of 8 rollouts of 75 + 64 tokens: packed as prefix trees, packed as rows,
 padded, and by TRL's GRPOTrainer, alternated, each in a process of its own. MFU counts the products that are needed
@@ -29,6 +29,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from losses_vs_trl import trl_python
 
 from winnowrl.configs.sections.learner import LearnerConfig
 from winnowrl.training.aggregation import BatchTotals
@@ -43,7 +44,6 @@ from winnowrl.training.packing import build_pack
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-TRL_PYTHON = ROOT / ".cache" / "venv-trl" / "bin" / "python"
 PADDED_ROWS = 8
 CONFIG = {"learning_rate": 1e-6}
 WAYS = ("tree", "rows", "padded")
@@ -239,7 +239,7 @@ def _start(way: str, batch: list[TrainingSequence], arguments: list[str]) -> Wor
     path.write_text(json.dumps(data))
     peer = str(ROOT / "benchmarks" / "learner_peer.py")
     model = resolve_model_path("smollm2-135m")
-    return Worker("trl", [str(TRL_PYTHON), "-W", "ignore", peer, str(path), model, str(PADDED_ROWS)])
+    return Worker("trl", [str(trl_python()), "-W", "ignore", peer, str(path), model, str(PADDED_ROWS)])
 
 
 def growth(repeats: int) -> list[dict[str, float]]:
@@ -322,8 +322,7 @@ def main() -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = {"threads": torch.get_num_threads(), "load_before": os.getloadavg()[0]}
     if "mfu" in options.parts:
-        ways = [way for way in options.ways if way != "trl" or TRL_PYTHON.exists()]
-        found["mfu"] = compare("mfu", make["flat"](), ways, options.repeats, _arguments(options, "flat"))
+        found["mfu"] = compare("mfu", make["flat"](), options.ways, options.repeats, _arguments(options, "flat"))
     if "tree" in options.parts:
         options.groups = min(options.groups, 2)
         batch = make["episodes"]()

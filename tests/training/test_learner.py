@@ -274,3 +274,51 @@ def test_bfloat16_keeps_masters_in_float32() -> None:
 def test_padded_rows_of_the_cases_have_equal_width() -> None:
     batch = make_batch()
     assert padded(batch, [s.token_ids for s in batch]).shape == (12, max(len(s.token_ids) for s in batch))
+
+
+FAMILIES = {
+    "Qwen2": {},
+    "Qwen3": {"head_dim": 8},
+    "Mistral": {"sliding_window": 4},
+    "Gemma": {"head_dim": 8},
+    "Granite": {"logits_scaling": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.5},
+    "Cohere": {"logit_scale": 0.25},
+    "Phi3": {"pad_token_id": 0},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_families_score_as_their_own_forward_does(family: str) -> None:
+    import transformers
+
+    shape = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    shape |= {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "initializer_range": 0.3,
+        "max_position_embeddings": 64,
+    }
+    config = getattr(transformers, f"{family}Config")(**(shape | FAMILIES[family]))
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).float().eval()
+    batch = make_batch()
+    expected, _ = plain_forward(model, batch, 1.0)
+    learner = learner_for(model)
+    found = learner.score(batch)
+    learner.close()
+    for row, sequence in enumerate(batch):
+        mask = torch.tensor(sequence.completion_mask[1:])
+        ours = torch.tensor(found[sequence.rollout_id].logprobs[1:])[mask]
+        torch.testing.assert_close(ours, expected[row, : len(mask)][mask].detach(), rtol=1e-3, atol=1e-4)
+
+
+def test_models_that_are_not_attention_alone_are_refused() -> None:
+    from transformers import Gemma2Config, Gemma2ForCausalLM, MambaConfig, MambaForCausalLM
+
+    mamba = MambaForCausalLM(MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, state_size=4))
+    with pytest.raises(ValueError, match="recurrent layers; the learner trains attention-only models"):
+        learner_for(mamba)
+    shape = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8}
+    gemma = Gemma2ForCausalLM(Gemma2Config(num_attention_heads=2, num_key_value_heads=1, **shape))
+    with pytest.raises(ValueError, match="soft-caps its logits"):
+        learner_for(gemma)

@@ -108,6 +108,7 @@ def measure(model_path: str, num_requests: int, num_tokens: int, rounds: int) ->
             for side in pair if number % 2 else pair[::-1]:
                 side()
                 engine._thread.submit(engine._stepper._engine.reset_prefix_cache).result()  # type: ignore[attr-defined]
+            print(f"round {number}: ours {ours[-1]:.1f}, vllm {raw[-1]:.1f} tokens/s", flush=True)
         # The first round warms both up.
         ours, raw = ours[1:], raw[1:]
         swap_s = swap_seconds(engine, runner, model_path)

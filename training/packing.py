@@ -137,13 +137,15 @@ def plan_packs(
     members: Sequence[int],
     *,
     max_tokens: int,
+    target_tokens: int | None = None,
     share: bool = True,
     num_ranks: int = 1,
 ) -> list[list[int]]:
     """Split ``members`` into packs of at most ``max_tokens`` packed tokens.
 
-    A group stays whole where it fits, and groups that share a prefix sit next to each other. A sequence is never split:
-    one longer than ``max_tokens`` is a pack of its own. For several ranks the budget shrinks so that each gets work.
+    Groups, those that share a prefix next to each other, are joined up to ``target_tokens`` (None = ``max_tokens``). A
+    group is split only above ``max_tokens``, since both parts then compute what they share; a sequence never: a longer
+    one is a pack of its own. For several ranks the budgets shrink so that each gets work.
     """
     by_group: dict[int, list[_Row]] = {}
     for row in _rows(sequences, members):
@@ -152,12 +154,13 @@ def plan_packs(
     if num_ranks > 1:
         total = _num_distinct([row for rows in groups for row in rows], share)
         max_tokens = min(max_tokens, -(-total // num_ranks))
+    target_tokens = min(target_tokens or max_tokens, max_tokens)
     packs: list[list[_Row]] = [[]]
     for rows in groups:
-        if _num_distinct(packs[-1] + rows, share) <= max_tokens:
+        if _num_distinct(packs[-1] + rows, share) <= target_tokens:
             packs[-1] += rows
         elif _num_distinct(rows, share) <= max_tokens:
-            packs.append(rows)
+            packs.append(list(rows))
         else:
             packs += _split_group(rows, max_tokens, share)
     return [sorted(row.index for row in pack) for pack in packs if pack]

@@ -54,8 +54,10 @@ class LearnerConfig:
     """Times an update passes over its batch."""
     num_minibatches: int = 1
     """Optimizer steps of one pass; the batch is split at random, whole groups first."""
-    max_tokens_per_microbatch: int = 1024
-    """Packed (distinct) tokens computed together; a longer sequence goes alone. The result does not depend on it."""
+    tokens_per_microbatch: int = 1024
+    """Packed (distinct) tokens up to which groups are computed together; more takes memory and gains little on a CPU."""
+    max_tokens_per_microbatch: int = 4096
+    """Packed tokens above which a group is split (and what it shares computed again); a longer sequence goes alone."""
     prefix_sharing: bool = True
     """Compute every distinct token prefix once (exact); false computes each rollout by itself."""
     attention: str = "auto"
@@ -76,7 +78,9 @@ class LearnerConfig:
             _require(getattr(self, name) > 0, name, getattr(self, name), "above 0")
         for name in ("warmup_steps", "weight_decay", "grad_clip"):
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        for name in ("num_iterations", "num_minibatches", "max_tokens_per_microbatch", "head_chunk_rows"):
+        for name in ("num_iterations", "num_minibatches", "head_chunk_rows"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        for name in ("tokens_per_microbatch", "max_tokens_per_microbatch"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         for name in ("beta1", "beta2"):
             _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "0 to below 1")

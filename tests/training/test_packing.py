@@ -127,6 +127,14 @@ def test_a_group_stays_together_where_it_fits() -> None:
     assert packs == [[1, 3, 5], [0, 2, 4]]
 
 
+def test_groups_are_joined_up_to_the_target_but_split_only_above_the_most() -> None:
+    # Three groups of 1 + 2 x 2 = 5 packed tokens.
+    sequences = [sequence([g], [i, 1, 2], group_id=g) for g in range(3) for i in (3, 4)]
+    assert plan_packs(sequences, range(6), target_tokens=4, max_tokens=8) == [[0, 1], [2, 3], [4, 5]]
+    assert plan_packs(sequences, range(6), target_tokens=10, max_tokens=10) == [[0, 1, 2, 3], [4, 5]]
+    assert plan_packs(sequences, range(6), target_tokens=10, max_tokens=4) == [[i] for i in range(6)]
+
+
 def test_a_sequence_longer_than_the_budget_goes_alone() -> None:
     sequences = [sequence([1], [2] * 20), sequence([1], [3])]
     assert sorted(plan_packs(sequences, [0, 1], max_tokens=5)) == [[0], [1]]

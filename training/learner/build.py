@@ -98,6 +98,7 @@ def assemble_learner(
         min_learning_rate_ratio=config.min_learning_rate_ratio,
         num_iterations=config.num_iterations,
         num_minibatches=config.num_minibatches,
+        tokens_per_microbatch=config.tokens_per_microbatch,
         max_tokens_per_microbatch=config.max_tokens_per_microbatch,
         prefix_sharing=config.prefix_sharing,
         attention=None if config.attention == "auto" else config.attention,

@@ -41,7 +41,8 @@ class UpdateSettings:
     min_learning_rate_ratio: float = 0.0
     num_iterations: int = 1
     num_minibatches: int = 1
-    max_tokens_per_microbatch: int = 1024
+    tokens_per_microbatch: int = 1024
+    max_tokens_per_microbatch: int = 4096
     prefix_sharing: bool = True
     attention: str | None = None
     weighting: str = "auto"
@@ -210,7 +211,12 @@ class _Run:
         settings, ranks = self.owner.settings, self.owner.engine.world_size
         share = settings.prefix_sharing
         plan = plan_packs(
-            self.batch, members, max_tokens=settings.max_tokens_per_microbatch, share=share, num_ranks=ranks
+            self.batch,
+            members,
+            target_tokens=settings.tokens_per_microbatch,
+            max_tokens=settings.max_tokens_per_microbatch,
+            share=share,
+            num_ranks=ranks,
         )
         if ranks > 1:
             sizes = [sum(len(self.batch[index].token_ids) for index in pack) for pack in plan]

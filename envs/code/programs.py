@@ -18,11 +18,12 @@ def extract_program(reply: str, entry_point: str) -> str:
     What a model thinks aloud (``<think>…</think>``) is left out.
     """
     text = reply.rpartition("</think>")[2]
-    blocks = [body for language, body in _FENCE.findall(text) if language.lower() in _LANGUAGES]
+    found: list[tuple[str, str]] = _FENCE.findall(text)
+    blocks = [body.removesuffix("```") for language, body in found if language.lower() in _LANGUAGES]
     for block in reversed(blocks):
         if defines(block, entry_point):
-            return str(block)
-    return str(blocks[-1]) if blocks else text
+            return block
+    return blocks[-1] if blocks else text
 
 
 def defines(source: str, name: str) -> bool:

@@ -20,10 +20,10 @@ FILES = {
     "test_environment.py.j2": "tests/test_environment.py",
 }
 NUM_TRAIN, NUM_EVAL, SEED = 400, 100, 0
-WORDS = (
-    "stone river apple train cloud table horse paper green light "
-    "music bread chair ocean tiger glass lemon night smile wheel"
-).split()
+WORDS = [
+    *("stone", "river", "apple", "train", "cloud", "table", "horse", "paper", "green", "light"),
+    *("music", "bread", "chair", "ocean", "tiger", "glass", "lemon", "night", "smile", "wheel"),
+]
 
 
 def write_package(name: str, parent: Path) -> tuple[Path, str]:

@@ -366,6 +366,7 @@ def test_plans_are_shared_between_members_of_a_group() -> None:
         ("```bash\nls\n```\n```\ndef f(x): return 1\n```", "def f(x): return 1"),
         ("<think>```python\ndef f(x): return 0\n```</think>```python\ndef f(x): return 1\n```", "def f(x): return 1"),
         ("```python\ndef f(x):\n    return", "def f(x):\n    return"),
+        ("```python\ndef f(x): return 1```", "def f(x): return 1"),
         ("def f(x): return 1", "def f(x): return 1"),
     ],
 )
@@ -391,7 +392,7 @@ def test_programs_that_differ_in_layout_are_one_action() -> None:
 
 
 def program_of(task: Any) -> str:
-    return f"```python\n{task.metadata['canonical_solution']}```"
+    return f"```python\n{task.metadata['canonical_solution'].rstrip()}\n```"
 
 
 def make(**kwargs: Any) -> CodeEnv:

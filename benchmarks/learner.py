@@ -44,7 +44,8 @@ from winnowrl.training.packing import build_pack
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PADDED_ROWS = 8
+# Rows of one padded micro-batch: at most 8, and about as many tokens as fit beside the others in 24 GiB.
+PADDED_ROWS, PADDED_TOKENS = 8, 2304
 CONFIG = {"learning_rate": 1e-6}
 WAYS = ("tree", "rows", "padded")
 
@@ -99,8 +100,9 @@ class PaddedUpdate:
 
     def update(self, batch: Sequence[TrainingSequence]) -> float:
         totals = BatchTotals.of([sequence.num_completion_tokens for sequence in batch])
-        for start in range(0, len(batch), PADDED_ROWS):
-            self._backward(batch[start : start + PADDED_ROWS], totals)
+        rows = min(PADDED_ROWS, max(1, PADDED_TOKENS // max(len(sequence.token_ids) for sequence in batch)))
+        for start in range(0, len(batch), rows):
+            self._backward(batch[start : start + rows], totals)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()

@@ -24,6 +24,8 @@ from typing import Any
 
 from losses_vs_trl import trl_python
 
+from winnowrl.training.cli.preload import found_libraries
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PHASES = ("generate", "score", "train", "sync")
@@ -97,7 +99,10 @@ class Worker:
     def __init__(self, name: str, command: list[str]) -> None:
         self.name = name
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the process
-        env = {**os.environ, "HF_HUB_OFFLINE": "1", "WINNOWRL_PRELOADED": "1"}
+        env = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        if name != "trl":
+            # What `winnowrl train` does to itself.
+            env["LD_PRELOAD"] = ":".join(found_libraries())
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=env
         )
@@ -130,6 +135,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=8)
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--new-tokens", type=int, default=8)
+    parser.add_argument("--without-sharing", action="store_true", help="a third side: ours without prefix sharing")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -151,11 +157,10 @@ def main() -> None:
     }
     ours = [sys.executable, "-W", "ignore", __file__, "--worker"]
     peer = [str(trl_python()), "-W", "ignore", str(ROOT / "benchmarks" / "step_vs_trl_peer.py")]
-    workers = [
-        Worker("winnowrl", [*ours, json.dumps(settings)]),
-        Worker("winnowrl, no sharing", [*ours, json.dumps({**settings, "prefix_sharing": False})]),
-        Worker("trl", [*peer, json.dumps(settings)]),
-    ]
+    workers = [Worker("winnowrl", [*ours, json.dumps(settings)]), Worker("trl", [*peer, json.dumps(settings)])]
+    if options.without_sharing:
+        unshared = json.dumps({**settings, "prefix_sharing": False})
+        workers.insert(1, Worker("winnowrl, no sharing", [*ours, unshared]))
     load = os.getloadavg()[0]
     try:
         for repeat in range(options.repeats + 1):

@@ -25,7 +25,7 @@ def preload_allocators(arguments: Sequence[str]) -> None:
         return
     if len(arguments) < 2 or arguments[1] not in HEAVY_COMMANDS or "--help" in arguments or "--dry-run" in arguments:
         return
-    libraries = _found_libraries()
+    libraries = found_libraries()
     if not libraries:
         return
     already = os.environ.get("LD_PRELOAD", "")
@@ -34,7 +34,8 @@ def preload_allocators(arguments: Sequence[str]) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "winnowrl.training.cli", *arguments[1:]])
 
 
-def _found_libraries() -> list[str]:
+def found_libraries() -> list[str]:
+    """Paths of the libraries that are installed here."""
     openmp = Path(sys.prefix) / "lib" / "libiomp5.so"
     found = [openmp] if openmp.exists() else []
     found += [path for path in map(Path, TCMALLOC_PLACES) if path.exists()][:1]

@@ -28,9 +28,9 @@ class UnicodeText(spaces.Text):
         return "".join(characters[i] for i in self.np_random.integers(len(characters), size=length))
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, UnicodeText)
-            and (self.min_length, self.max_length) == (other.min_length, other.max_length)
+        return isinstance(other, UnicodeText) and (self.min_length, self.max_length) == (
+            other.min_length,
+            other.max_length,
         )
 
     __hash__ = None  # type: ignore[assignment]

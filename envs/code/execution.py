@@ -14,7 +14,8 @@ class Limits:
 
     Attributes:
         wall_s: Seconds from loading the program to its last test. Time it is ready to run but has no processor is added
-            (up to four times the limit), so that a busy machine makes no verdict.
+            (up to four times the limit; not to a program of several threads or processes), so that a busy machine makes
+            no verdict.
         cpu_s: Processor seconds of all its processes together.
         memory_mb: Address space of one process, and resident memory of all of them together.
         processes: Processes and threads at one time.

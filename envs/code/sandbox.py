@@ -50,11 +50,12 @@ class SandboxFailureError(RuntimeError):
 
 
 class Usage(NamedTuple):
-    """What a sandbox uses: resident memory, processor time, and time its first process waited for a processor."""
+    """What a sandbox uses: resident memory, processor time, time its first process waited for a processor, threads."""
 
     resident_mb: float
     cpu_s: float
     waited_s: float
+    num_threads: int
 
 
 class Sandbox:
@@ -131,7 +132,7 @@ class Sandbox:
 
     def usage(self) -> Usage:
         """What everything inside uses together now; a process that is just ending counts as nothing."""
-        pages, ticks, waited = 0, 0, 0.0
+        pages, ticks, threads, waited = 0, 0, 0, 0.0
         waiting = self._children(self.pid)
         if waiting:
             waited = _waited_for_processor_s(waiting[0])
@@ -141,11 +142,12 @@ class Sandbox:
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            # Fields 14 to 17 and 24 of proc(5), which counts from the process id, two before the first one here.
+            # Fields 14 to 17, 20 and 24 of proc(5), which counts from the process id, two before the first one here.
             ticks += sum(map(int, fields[11:15]))
+            threads += int(fields[17])
             pages += int(fields[21])
             waiting += self._children(pid)
-        return Usage(pages * PAGE / 2**20, ticks / TICKS_PER_S, waited)
+        return Usage(pages * PAGE / 2**20, ticks / TICKS_PER_S, waited, threads)
 
     def wait(self, timeout_s: float) -> int | None:
         """The exit status once it has ended, or None after ``timeout_s``."""

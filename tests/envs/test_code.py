@@ -265,6 +265,12 @@ def test_a_limit_is_kept_to_the_tenth_of_a_second() -> None:
     assert time.monotonic() - started < 10  # the start of a sandbox on a machine under load included
 
 
+def test_a_fork_bomb_earns_no_time_by_keeping_itself_waiting() -> None:
+    program = "import os\ndef f(x):\n    while True:\n        try: os.fork()\n        except OSError: pass"
+    result = run_tests(program, "assert f(1) == 2", "f", Limits(wall_s=0.5))
+    assert (result.status, result.waited_s) == ("timeout", 0.0)
+
+
 def test_runs_in_many_threads_do_not_disturb_each_other() -> None:
     def one(n: int) -> ExecutionResult:
         return run_tests(f"def f(x): return x + {n}", f"assert f(1) == {n + 1}", "f")

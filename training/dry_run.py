@@ -73,14 +73,14 @@ def _memory(config: RunConfig, model_path: str) -> dict[str, str]:
     per_token = shape["layers"] * (18 * shape["hidden"] + 4 * shape["intermediate"]) * learner_bytes
     if config.learner.gradient_checkpointing:
         per_token //= max(1, shape["layers"] // 2)
-    activations = config.learner.max_tokens_per_microbatch * per_token
+    activations = config.learner.tokens_per_microbatch * per_token
     activations += 3 * config.learner.head_chunk_rows * shape["vocabulary"] * 4
     total = BASE_BYTES + weights + engine + activations
     return {
         "model parameters": f"{parameters / 1e6:,.0f} million",
         "memory: learner weights and optimizer": f"{weights / GIB:.2f} GiB",
         "memory: engine weights and cache": f"{engine / GIB:.2f} GiB",
-        "memory: activations of a micro-batch, at most": f"{activations / GIB:.2f} GiB",
+        "memory: activations of a micro-batch, about": f"{activations / GIB:.2f} GiB",
         "memory in all, about": f"{total / GIB:.1f} GiB",
     }
 

@@ -7,6 +7,7 @@ import importlib
 import json
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,17 @@ gymnasium.register("collectortests/ScoredWalk-v0", entry_point=ScoredWalkEnv, ma
 @pytest.fixture(scope="module")
 def codec(tmp_path_factory: pytest.TempPathFactory) -> TextCodec:
     return parts.make_codec(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    """On a model this small a second thread only spins, and on a busy machine for minutes. Set before the engine."""
+    import torch
+
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
 
 
 def facts(group: Group) -> list[tuple[Any, ...]]:
@@ -123,6 +135,7 @@ def test_groups_that_run_on_are_those_of_the_ungated_run(codec: TextCodec, seed:
     assert not any(group.gate_stop or group.gate_turn for group in again.groups)
 
 
+@pytest.mark.usefixtures("_one_thread")
 def test_groups_of_a_real_model_that_run_on_are_those_of_the_ungated_run(tiny_model_path: Path) -> None:
     from transformers import AutoTokenizer
 

@@ -18,14 +18,15 @@ class Diagnostics:
         self._last_said: dict[str, int] = {}
         self._first_mismatch: float | None = None
 
-    def check(self, step: int, metrics: Mapping[str, float]) -> list[str]:
-        """Sentences to show for this step."""
+    def check(self, step: int, metrics: Mapping[str, float], gate_warning: str | None = None) -> list[str]:
+        """Sentences to show for this step; ``gate_warning`` is what the gate's audits say of it."""
         found = {
             "constant reward": self._constant_reward(metrics),
             "nothing informative": self._nothing_informative(metrics),
             "entropy collapse": self._entropy(metrics),
             "mismatch": self._mismatch(metrics),
             "parse failures": self._parse_failures(metrics),
+            "gate precision": gate_warning,
         }
         return [text for name, text in found.items() if text and self._may_say(name, step)]
 
@@ -96,5 +97,5 @@ class Diagnostics:
             return ""
         return (
             f"{rate:.0%} of the replies held no answer that could be read: say in the prompt how to write it, or raise "
-            "sampling.max_tokens_per_turn if replies are cut"
+            "conversation.turn_tokens if replies are cut"
         )

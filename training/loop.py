@@ -137,10 +137,8 @@ class TrainingLoop:
         self._console.step_line(step, self._config.run.num_steps, outcome.metrics)
         if not outcome.was_updated:
             self._console.warn(f"step {step}: no rollout to train on (no informative group); the update is skipped")
-        warnings = self._diagnostics.check(step, outcome.metrics)
-        if self._parts.audit is not None and (text := self._parts.audit.warning()):
-            warnings.append(text)
-        for text in warnings:
+        audit = self._parts.audit
+        for text in self._diagnostics.check(step, outcome.metrics, audit.warning() if audit is not None else None):
             self._console.warn(f"step {step}: {text}")
 
     def _evaluate(self, label: str, step: int) -> EvaluationReport:

@@ -47,3 +47,9 @@ def test_state_survives_a_restart() -> None:
     second = Diagnostics(settings)
     second.load_state_dict(first.state_dict())
     assert second.check(3, HEALTHY | {"groups/informative": 0.0})
+
+
+def test_what_the_audits_say_of_a_gate_is_repeated_as_seldom_as_the_rest() -> None:
+    diagnostics = Diagnostics(DiagnosticsConfig(repeat_after_steps=3))
+    said = [diagnostics.check(step, HEALTHY, gate_warning="below its floor") for step in range(1, 8)]
+    assert [number for number, texts in enumerate(said, start=1) if texts] == [1, 4, 7]

@@ -46,7 +46,7 @@ def make_env(config: EnvironmentConfig) -> TextEnv:
     _check_kwargs(spec, config)
     try:
         env = gymnasium.make(config.id, disable_env_checker=True, **config.kwargs).unwrapped
-    except (ValueError, FileNotFoundError, TypeError) as error:
+    except (ValueError, FileNotFoundError, TypeError, RuntimeError) as error:
         raise ConfigError(f"environment {config.id}: {error}") from None
     except ImportError as error:
         raise ConfigError(f"environment {config.id} cannot be made: {error}") from None

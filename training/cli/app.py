@@ -98,6 +98,8 @@ def export(
 def run_app() -> None:
     """Run the command; the user's mistakes become one sentence on standard error and exit code 2."""
     quiet_libraries()
+    # module:Namespace/Name-v0 finds a module in the folder the command is run from.
+    sys.path.append(str(Path.cwd()))
     logging.basicConfig(level=os.environ.get("WINNOWRL_LOG", "WARNING"), format="%(levelname)s %(name)s: %(message)s")
     try:
         app()

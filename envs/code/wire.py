@@ -8,6 +8,7 @@ named by a number, so nothing a program defines (an ``__eq__`` that always agree
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 
 # As in typing, whose import takes as long as the rest of the start of the process.
 TYPE_CHECKING = False
@@ -256,7 +257,7 @@ def _exactly(kind: type, value: Any) -> Any:
     return value
 
 
-class Peer:
+class Peer(ABC):
     """One end of the channel. Both ends may ask; while one waits for its answer it serves what the other asks.
 
     Args:
@@ -271,12 +272,13 @@ class Peer:
         self.remotes: dict[int, Remote] = {}
         self.is_closed = False
 
+    @abstractmethod
     def perform(self, operation: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Do what the other side asked and return the answer: ``("value", v)`` or ``("raise", names, text, line)``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def may_export(self, value: Any) -> bool:
-        raise NotImplementedError
+        """Whether the other side may hold a stand-in for ``value``."""
 
     def call(self, target: Remote, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.ask("call", target, args, kwargs)

@@ -181,7 +181,7 @@ ATTACKS = {
         """,
     "files of the machine": """
         def solve(x):
-            for path in ('/etc/shadow', '/etc/passwd', '/etc/hostname', '/root/.bashrc', '/proc/self/environ', '/sys/kernel'):
+            for path in ('/etc/shadow', '/etc/passwd', '/etc/hostname', 'HOME/.bashrc', '/proc/self/environ', '/sys/kernel'):
                 try: open(path).read()
                 except OSError: continue
                 return 'LEAK ' + path
@@ -442,7 +442,7 @@ def test_attack_gains_nothing_and_leaves_nothing(
     monkeypatch.setenv("SEALED_TOKEN", SECRET)
     (tmp_path / "tests.txt").write_text(SECRET)
     program = textwrap.dedent(ATTACKS[name]).replace("PORT", str(listeners)).replace("WORKDIR", str(tmp_path))
-    program = program.replace("ABSTRACT", str(os.getpid()))
+    program = program.replace("ABSTRACT", str(os.getpid())).replace("HOME/", f"{Path.home()}/")
     before, files = _strangers(), set(os.listdir(tempfile.gettempdir()))
     started = time.monotonic()
     result = run_tests(program, TESTS, "solve", SHORT)

@@ -8,6 +8,7 @@ Source: arXiv 2602.08499; what its text leaves open is an option here (docs/obje
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -129,12 +130,13 @@ class BanditSelector(Selector):
         self._pending = None if state["pending"] is None else _Pending.from_state(state["pending"])
         self._proposed, self._chosen = None, []
 
+    @abstractmethod
     def _candidates(self, fresh: Sequence[Candidate], step: int) -> list[Candidate]:
-        raise NotImplementedError
+        """What there is to choose from."""
 
+    @abstractmethod
     def _choose(self, pool: Sequence[Candidate], scores: Sequence[float], num_fresh: int, step: int) -> list[int]:
         """Places in the pool, ascending."""
-        raise NotImplementedError
 
     def _explore(self, generator: np.random.Generator) -> float:
         """Probability of a random choice as ``choose`` wants it: decided here for the whole round, or left to slots."""

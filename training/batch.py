@@ -43,6 +43,16 @@ class TrainingSequence:
         return sum(self.completion_mask)
 
 
+class NonFiniteUpdateError(RuntimeError):
+    """A loss or gradient is NaN or infinite: the run stops, and what was saved before stays as it is."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"the {what} of this update is not a finite number, and the weights would not be either; the last checkpoint is "
+            "whole: lower learner.learning_rate, set learner.grad_clip, or look for extreme rewards, then resume"
+        )
+
+
 @dataclass(slots=True)
 class SequenceStats:
     """What the update's own forward pass saw of one sequence.

@@ -129,11 +129,10 @@ def _read(path: Path) -> Checkpoint | None:
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         is_whole = all((path / name).stat().st_size == size for name, size in manifest["files"].items())
-    except (OSError, ValueError, KeyError):
+        found = Checkpoint(path, manifest["step"], manifest["metrics"])
+        return found if is_whole and manifest["format"] == FORMAT_VERSION else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    if not is_whole or manifest["format"] != FORMAT_VERSION:
-        return None
-    return Checkpoint(path, manifest["step"], manifest["metrics"])
 
 
 def _sync_file(path: Path) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from winnowrl.configs.load import ConfigError, load_config
 from winnowrl.configs.schema import RunConfig
 from winnowrl.training.console import RunConsole
 from winnowrl.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from winnowrl.training.checkpoint import Checkpoint
+    from winnowrl.training.loop import TrainingLoop
 
 # What a resumed run may change: nothing that decides the steps already made.
 RESUMABLE = ("run.num_steps", "checkpoint.", "evaluation.", "diagnostics.", "run.trackers", "collector.report_every_s")
@@ -63,6 +68,7 @@ def resume(run: str | Path, overrides: Sequence[str] = (), *, console: RunConsol
                 f"override {override!r} would change the steps already made; a resumed run may change: {', '.join(RESUMABLE)}"
             )
     config = load_config(folder.path / "config.yaml", overrides)
+    _refuse_fewer_steps(folder, config)
     if overrides:
         from winnowrl.configs.load import config_to_yaml
 
@@ -76,12 +82,33 @@ def resume(run: str | Path, overrides: Sequence[str] = (), *, console: RunConsol
 def _run(
     config: RunConfig, folder: RunFolder, foundations: Any, console: RunConsole, *, is_resumed: bool
 ) -> dict[str, Any]:
+    with folder.locked():
+        return _run_alone(config, folder, foundations, console, is_resumed=is_resumed)
+
+
+def _refuse_fewer_steps(folder: RunFolder, config: RunConfig) -> None:
+    from winnowrl.training.loop import latest_checkpoint
+
+    checkpoint = latest_checkpoint(folder.path)
+    if checkpoint is not None and checkpoint.step > config.run.num_steps:
+        raise ConfigError(
+            f"run.num_steps is {config.run.num_steps}, but {folder.path} is at step {checkpoint.step} already; give "
+            f"{checkpoint.step} or more"
+        )
+
+
+def _run_alone(
+    config: RunConfig, folder: RunFolder, foundations: Any, console: RunConsole, *, is_resumed: bool
+) -> dict[str, Any]:
     from winnowrl.training.components import build_components
     from winnowrl.training.loop import TrainingLoop, latest_checkpoint
 
     checkpoint = latest_checkpoint(folder.path) if is_resumed else None
     if checkpoint is not None and checkpoint.step >= config.run.num_steps and (folder.path / "summary.json").exists():
         console.say(f"{folder.path} is finished at step {checkpoint.step}; raise run.num_steps to go on")
+        summary: dict[str, Any] = json.loads((folder.path / "summary.json").read_text(encoding="utf-8"))
+        if summary["is_finished"]:
+            return summary
     console.say(f"run {folder.path}: {config.environment.id}, {config.model.path}, {config.run.num_steps} steps")
     with asyncio.Runner() as runner:
         with console.phase("loading"):
@@ -93,10 +120,20 @@ def _run(
                 folder.forget_after(checkpoint.step if checkpoint else 0)
             if checkpoint is not None:
                 console.say(f"resuming after step {checkpoint.step}")
-                loop.restore(checkpoint)
+                _restore(loop, checkpoint)
             return loop.run()
         finally:
             loop.close()
+
+
+def _restore(loop: TrainingLoop, checkpoint: Checkpoint) -> None:
+    try:
+        loop.restore(checkpoint)
+    except Exception as error:
+        raise ConfigError(
+            f"cannot go on from checkpoint {checkpoint.path} ({type(error).__name__}: {error}); if a file of it is damaged, "
+            "remove that folder to go on from the checkpoint before it"
+        ) from error
 
 
 async def _build(build: Any, config: RunConfig, foundations: Any) -> Any:

@@ -13,11 +13,13 @@ runs/<name>/
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,22 @@ class RunFolder:
             )
         return folder
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Held while a process writes the run; the lock goes with the process, however it ends.
+
+        Raises:
+            ConfigError: another process holds it.
+        """
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"run folder {self.path} is being written by another process; wait for it or stop it first"
+                ) from None
+            yield
+
     @property
     def name(self) -> str:
         return self.path.name
@@ -98,15 +116,17 @@ class RunFolder:
             file.write(json.dumps(finite(row)) + "\n")
 
     def read_metrics(self) -> Iterator[dict[str, Any]]:
-        """Rows of metrics.jsonl; a last line cut by a crash is skipped."""
+        """Rows of metrics.jsonl; a line that a crash cut, or that is no row, is skipped."""
         if not self.metrics_file.exists():
             return
         with self.metrics_file.open(encoding="utf-8") as file:
             for line in file:
                 try:
-                    yield json.loads(line)
+                    row = json.loads(line)
                 except json.JSONDecodeError:
-                    return
+                    continue
+                if isinstance(row, dict) and isinstance(row.get("step"), int):
+                    yield row
 
     def forget_after(self, step: int) -> None:
         """Drop metrics rows and rollouts of steps after ``step``: they will be made again."""

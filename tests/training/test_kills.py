@@ -18,7 +18,7 @@ import yaml
 from winnowrl.training.export import export_run
 
 SUPPORT = Path(__file__).parents[1] / "support"
-TIMED = ("seconds/", "time/", "memory/", "_per_s", "collect/seconds", "saved_s")
+TIMED = ("seconds/", "time/", "memory/", "_per_s", "collect/seconds", "saved_s", "/mfu")
 NUM_STEPS, NUM_KILLS = 60, 20
 
 

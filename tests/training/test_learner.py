@@ -12,7 +12,8 @@ import torch
 
 from winnowrl.configs.sections.learner import LearnerConfig, LoraConfig
 from winnowrl.training.batch import TrainingSequence
-from winnowrl.training.learner import DeepSpeedLearner, assemble_learner
+from winnowrl.training.learner import DeepSpeedLearner, assemble_learner, flops
+from winnowrl.training.learner.flops import machine_peak
 from winnowrl.training.losses import ObjectiveSpec
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -240,6 +241,20 @@ def test_tokens_and_work_are_counted() -> None:
     # head 50x32 at 2 rows; attention 3 x 4 x (4 heads x 8) x 2 layers over 1 + 2 + 3 pairs.
     linear = 2 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 64 * 32)
     assert metrics["learner/flops"] == 6 * linear * 3 + 6 * 50 * 32 * 2 + 3 * 4 * 32 * 2 * 6
+    peak = machine_peak(torch.float32, "cpu")
+    assert metrics["learner/mfu"] == metrics["learner/flops"] / (metrics["time/learner_total_s"] * peak)
+
+
+def test_the_peak_of_a_format_the_machine_emulates_takes_no_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def slow(dtype: torch.dtype, device: str, *, size: int, repeats: int) -> float:
+        sizes.append(size)
+        return 3e8
+
+    monkeypatch.setattr(flops, "matmul_peak", slow)
+    assert machine_peak.__wrapped__(torch.bfloat16, "cpu") == 3e8
+    assert sizes == [256]
 
 
 def test_nothing_to_train_on_is_the_callers_mistake() -> None:

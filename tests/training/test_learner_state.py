@@ -152,18 +152,18 @@ def test_named_weights_are_views_not_copies() -> None:
 def test_the_learning_rate_follows_its_schedule_over_optimizer_steps() -> None:
     learner = build(schedule="linear", warmup_steps=2, num_minibatches=1)
     rates = [learner.update(make_batch()).metrics["learner/learning_rate"] for _ in range(5)]
-    # 5 steps, 2 of warm-up (1/2, 1), then from 1 to 0 over steps 2, 3, 4.
-    assert rates == pytest.approx([0.005, 0.01, 0.01, 0.005, 0.0])
+    # 5 steps, 2 of warm-up (1/2, 1), then a third less at each of steps 2, 3, 4: the last one still moves the policy.
+    assert rates == pytest.approx([0.005, 0.01, 0.01, 0.02 / 3, 0.01 / 3])
     learner.close()
 
 
 @pytest.mark.parametrize(
     ("schedule", "minimum", "expected"),
     [
-        # 2 steps of warm-up, then 5 steps, at progress 0, 1/4, 1/2, 3/4, 1; one more stays at the end.
+        # 2 steps of warm-up, then 5 steps, at progress 0, 1/5, 2/5, 3/5, 4/5; one more is at the end.
         ("constant", 0.0, [0.5, 1, 1, 1, 1, 1, 1, 1]),
-        ("linear", 0.2, [0.5, 1, 1, 0.8, 0.6, 0.4, 0.2, 0.2]),
-        ("cosine", 0.0, [0.5, 1, 1, 0.8535534, 0.5, 0.1464466, 0, 0]),
+        ("linear", 0.2, [0.5, 1, 1, 0.84, 0.68, 0.52, 0.36, 0.2]),
+        ("cosine", 0.0, [0.5, 1, 1, 0.9045085, 0.6545085, 0.3454915, 0.0954915, 0]),
     ],
 )
 def test_schedules(schedule: str, minimum: float, expected: list[float]) -> None:

@@ -16,12 +16,13 @@ import yaml
 
 from winnowrl.agents.recording import read_run
 from winnowrl.configs.load import ConfigError
+from winnowrl.training.batch import NonFiniteUpdateError
 from winnowrl.training.evaluate_command import EvaluationRequest, run_evaluation
 from winnowrl.training.run import resume, train
 
 SUPPORT = Path(__file__).parents[1] / "support"
 # Wall-clock figures and memory differ from run to run; everything else must not.
-TIMED = ("seconds/", "time/", "memory/", "_per_s", "collect/seconds", "saved_s")
+TIMED = ("seconds/", "time/", "memory/", "_per_s", "collect/seconds", "saved_s", "/mfu")
 
 
 def tiny_config(model: Path, folder: Path, **sections: Any) -> dict[str, Any]:
@@ -282,3 +283,57 @@ def _main(*arguments: str) -> int:
     finally:
         sys.argv = earlier
     return 0
+
+
+def test_a_folder_is_written_by_one_process_at_a_time(tiny_model_path: Path, tmp_path: Path) -> None:
+    train(tiny_config(tiny_model_path, tmp_path, run={"num_steps": 1}, evaluation={"before": False, "after": False}))
+    hold = (
+        "import sys; from winnowrl.training.run_folder import RunFolder\n"
+        "with RunFolder.open(sys.argv[1]).locked():\n    print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(tmp_path / "tiny")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(ConfigError, match="being written by another process"):
+            resume(tmp_path / "tiny", ["run.num_steps=2"])
+        holder.kill()
+    assert resume(tmp_path / "tiny", ["run.num_steps=2"])["steps"] == 2
+
+
+def test_an_update_that_is_not_finite_stops_the_run_and_spoils_no_checkpoint(
+    tiny_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from winnowrl.training.learner import engine
+
+    train(tiny_config(tiny_model_path, tmp_path, run={"num_steps": 2}, evaluation={"before": False, "after": False}))
+    monkeypatch.setattr(engine.TrainingEngine, "_clip", lambda self: float("nan"))
+    with pytest.raises(NonFiniteUpdateError, match=r"gradient of this update is not a finite number.*lower learner"):
+        resume(tmp_path / "tiny", ["run.num_steps=4"])
+    assert [path.name for path in (tmp_path / "tiny/checkpoints").iterdir()] == ["step_000002"]
+    monkeypatch.undo()
+    monkeypatch.syspath_prepend(str(SUPPORT))
+    assert resume(tmp_path / "tiny", ["run.num_steps=4"])["is_finished"]
+
+
+def test_what_cannot_be_resumed_is_said_in_a_sentence(tiny_model_path: Path, tmp_path: Path) -> None:
+    train(tiny_config(tiny_model_path, tmp_path, run={"num_steps": 2}, evaluation={"before": False, "after": False}))
+    folder = tmp_path / "tiny"
+    with pytest.raises(ConfigError, match=r"run.num_steps is 1, but .* is at step 2 already; give 2 or more"):
+        resume(folder, ["run.num_steps=1"])
+    file = folder / "checkpoints/step_000002/state.pt"
+    file.write_bytes(bytes(file.stat().st_size))
+    with pytest.raises(ConfigError, match=r"cannot go on from checkpoint .*step_000002.* remove that folder"):
+        resume(folder, ["run.num_steps=3"])
+    (folder / "checkpoints/step_000002/manifest.json").write_text("[]")
+    (folder / "metrics.jsonl").write_text('[]\n{"x": 1}\nnothing\n')
+    assert resume(folder, ["run.num_steps=3"])["steps"] == 3
+    assert [row["step"] for row in comparable_rows(folder)] == [1, 2, 3]
+
+
+def test_a_finished_run_is_left_as_it_is(tiny_model_path: Path, tmp_path: Path) -> None:
+    summary = train(tiny_config(tiny_model_path, tmp_path, run={"num_steps": 1}))
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "tiny").rglob("*") if path.name != ".lock"}
+    assert resume(tmp_path / "tiny") == json.loads(json.dumps(summary))
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "tiny").rglob("*") if path.name != ".lock"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from winnowrl.training.batch import NonFiniteUpdateError
 from winnowrl.training.learner.process_group import ensure_process_group, import_deepspeed, quiet_deepspeed
 
 # DeepSpeed reports the gradient norm only where it clips; a bound that is never reached turns clipping off.
@@ -78,13 +80,17 @@ class TrainingEngine:
             self._engine.step()
 
     def step(self, learning_rate: float) -> float:
-        """Clip, step, clear the gradient; returns its L2 norm before clipping."""
+        """Clip, step, clear the gradient; returns its L2 norm before clipping.
+
+        Raises:
+            NonFiniteUpdateError: the norm is not finite. Without ZeRO the weights are untouched then.
+        """
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         if self.zero_stage:
             self._engine.step()
-            return float(self._engine.get_global_grad_norm())
-        norm = self._clip()
+            return _finite_norm(float(self._engine.get_global_grad_norm()))
+        norm = _finite_norm(self._clip())
         self._engine.step()
         return norm
 
@@ -116,3 +122,9 @@ class TrainingEngine:
 
     def close(self) -> None:
         self._engine.destroy()
+
+
+def _finite_norm(norm: float) -> float:
+    if not math.isfinite(norm):
+        raise NonFiniteUpdateError("gradient")
+    return norm

@@ -83,7 +83,10 @@ def export_model(model: Any, weights: Sequence[tuple[str, Tensor]], folder: Path
 
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights}
-    save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    file = folder / "model.safetensors"
+    save_file(tensors, str(file), metadata={"format": "pt"})
+    # It is written for this user alone; whoever serves the model may be another.
+    file.chmod(0o644)
     config = model.config.to_dict() | {"dtype": str(next(iter(tensors.values())).dtype).removeprefix("torch.")}
     config["architectures"] = [type(model).__name__]
     (folder / "config.json").write_text(json.dumps(config, indent=2, default=str), encoding="utf-8")

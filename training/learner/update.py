@@ -18,9 +18,9 @@ from torch import Tensor
 from winnowrl.agents.seeding import derive_seed
 from winnowrl.training.aggregation import BatchTotals, sequence_scales
 from winnowrl.training.attention import tree_layout
-from winnowrl.training.batch import SequenceStats, TrainingSequence, UpdateResult
+from winnowrl.training.batch import NonFiniteUpdateError, SequenceStats, TrainingSequence, UpdateResult
 from winnowrl.training.learner.engine import TrainingEngine
-from winnowrl.training.learner.flops import ModelShape
+from winnowrl.training.learner.flops import ModelShape, machine_peak
 from winnowrl.training.learner.lora import adapters_off
 from winnowrl.training.learner.minibatches import deal_packs, split_minibatches
 from winnowrl.training.learner.policy import Policy
@@ -71,6 +71,7 @@ class Updater:
         self.reference = reference
         self.shape = ModelShape.of(policy.model)
         self.device = next(policy.parameters()).device
+        self.peak = machine_peak(next(policy.parameters()).dtype, str(self.device))
         self.num_updates = 0
         self.num_optimizer_steps = 0
 
@@ -86,6 +87,7 @@ class Updater:
             metrics = run.train()
             self.num_updates += 1
         metrics |= self._join_sums(accounts.sums()) | accounts.times() | self._memory()
+        metrics["learner/mfu"] = self._flop_utilization(metrics["learner/flops"], accounts.seconds["total"])
         metrics["learner/overlong_filtered"] = float(len(batch) - len(run.members))
         records = self._join_records(run.records)
         stats = {batch[index].rollout_id: record.stats(batch[index]) for index, record in records.items()}
@@ -139,6 +141,10 @@ class Updater:
         gathered: list[Any] = [None] * self.engine.world_size
         torch.distributed.all_gather_object(gathered, value)
         return gathered
+
+    def _flop_utilization(self, flops: float, seconds: float) -> float:
+        """Share of what all ranks could have multiplied in ``seconds``; above 1 only if the peak was measured under load."""
+        return flops / (seconds * self.engine.world_size * self.peak)
 
     def _memory(self) -> dict[str, float]:
         # Linux counts the peak in KiB.
@@ -235,6 +241,8 @@ class _Run:
             with accounts.phase("forward"):
                 logprobs, entropies = owner.engine.forward(owner.inputs(pack))
                 loss, metrics = self._objective(pack, logprobs, entropies, totals, scales)
+            if not bool(torch.isfinite(loss)):
+                raise NonFiniteUpdateError("loss")
             with accounts.phase("backward"):
                 owner.engine.backward(loss, is_last=number == len(packs) - 1)
             accounts.add(pack, has_backward=True)

@@ -17,7 +17,7 @@ from winnowrl.gates import embed_prompts
 from winnowrl.training.batching import GroupBatch, make_batch, rollout_of
 from winnowrl.training.candidates import RoundStats, make_candidates, set_entropies
 from winnowrl.training.selection.refill import Refill, groups_to_train, needs_refill
-from winnowrl.training.step_metrics import collection_metrics
+from winnowrl.training.step_metrics import collection_metrics, joined_allocation, staleness_metrics
 
 if TYPE_CHECKING:
     from winnowrl.agents.rollout import Group
@@ -49,10 +49,11 @@ class TrainingStep:
     ) -> None:
         self._config, self._parts, self._console, self._run_async = config, parts, console, run_async
         self._seconds: dict[str, float] = {}
+        self._allocation: dict[str, float] = {}
 
     def run(self, step: int) -> StepOutcome:
         """Make step number ``step`` (from 1) and leave the engine with the new weights."""
-        self._seconds = {}
+        self._seconds, self._allocation = {}, {}
         began = time.perf_counter()
         collected = self._collect(step)
         self._parts.ledger.record_collection(collected)
@@ -64,7 +65,7 @@ class TrainingStep:
             result = self._update(step, chosen)
             self._record_update(step, chosen)
             outcome.was_updated = True
-            outcome.metrics |= result.metrics
+            outcome.metrics |= result.metrics | staleness_metrics(chosen, step)
             self.sync(self._parts.engine.policy_version + 1)
         outcome.metrics |= self._metrics(collected, batch, chosen, time.perf_counter() - began)
         return outcome
@@ -118,6 +119,7 @@ class TrainingStep:
                 )
             )
         assert isinstance(result, StepRollouts)
+        self._allocation = joined_allocation(self._allocation, parts.allocator.metrics())
         return result if earlier is None else _joined(earlier, result)
 
     def _choose(self, step: int, collected: StepRollouts) -> tuple[list[TrainingSequence], GroupBatch]:
@@ -167,7 +169,7 @@ class TrainingStep:
         found["tokens/generated_per_s"] = collected.num_completion_tokens / generate_s if generate_s else 0.0
         sources: tuple[Mapping[str, float], ...] = (
             parts.cursor.metrics(),
-            parts.allocator.metrics(),
+            self._allocation,
             parts.selector.metrics(),
             parts.ledger.metrics(),
             parts.audit.metrics() if parts.audit is not None else {},

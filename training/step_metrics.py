@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from winnowrl.envs.ccr.metrics import group_metrics
@@ -10,6 +10,7 @@ from winnowrl.envs.ccr.metrics import group_metrics
 if TYPE_CHECKING:
     from winnowrl.agents.collecting.outcome import StepRollouts
     from winnowrl.agents.rollout import Group, Rollout
+    from winnowrl.training.batch import TrainingSequence
 
 # Reasons of a verdict that mean no answer could be read.
 UNREADABLE = ("no answer", "unparseable", "unreadable", "nothing")
@@ -26,6 +27,29 @@ def collection_metrics(collected: StepRollouts, tolerance: float) -> dict[str, f
         | _ccr_metrics(collected.groups)
         | {"tokens/generated": float(collected.num_completion_tokens)}
     )
+
+
+def joined_allocation(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    """The allocator's numbers of a step that drew twice (a refill): sums, extremes, else the latest."""
+    found = dict(first) | dict(second)
+    for name in first.keys() & second.keys():
+        if name.endswith(("/rollouts", "/unspent_rollouts", "/rounds")):
+            found[name] = first[name] + second[name]
+        elif name.endswith("/smallest_group"):
+            found[name] = min(first[name], second[name])
+        elif name.endswith("/largest_group"):
+            found[name] = max(first[name], second[name])
+    return found
+
+
+def staleness_metrics(trained: Sequence[TrainingSequence], step: int) -> dict[str, float]:
+    """Steps since the birth of what an update trains on, weighted by sampled tokens; 0 where nothing is reused."""
+    ages = [(step - sequence.birth_step, sequence.num_completion_tokens) for sequence in trained]
+    tokens = max(1, sum(count for _, count in ages))
+    return {
+        "staleness/mean": sum(age * count for age, count in ages) / tokens,
+        "staleness/max": float(max((age for age, _ in ages), default=0)),
+    }
 
 
 def _reward_metrics(valid: Sequence[Rollout]) -> dict[str, float]:
@@ -65,7 +89,12 @@ def _is_constant(group: Group, tolerance: float, *, above: bool) -> bool:
     rewards = group.rewards
     if not rewards or max(rewards) - min(rewards) > tolerance:
         return False
-    return (rewards[0] > tolerance) is above
+    return all(_is_solved(rollout, tolerance) is above for rollout in group.valid_rollouts)
+
+
+def _is_solved(rollout: Rollout, tolerance: float) -> bool:
+    """As the environment says; where it says nothing, whether there was a reward."""
+    return rollout.success if rollout.success is not None else rollout.reward > tolerance
 
 
 def _length_metrics(valid: Sequence[Rollout]) -> dict[str, float]:

@@ -38,7 +38,7 @@ class EvaluationRequest:
     tasks: str = ""
     samples: int = 0
     temperature: float | None = None
-    num_tasks: int = 0
+    num_tasks: int | None = None
     output: Path | None = None
     overrides: tuple[str, ...] = ()
 
@@ -102,7 +102,8 @@ def _heldout_tasks(request: EvaluationRequest, config: RunConfig, foundations: F
         refuse_overlap(foundations.tasks.train, tasks, f"the train tasks of {request.run}")
     elif trained := _trained_tasks(foundations.model_path):
         refuse_overlap(trained, tasks, f"the tasks that {request.model} was trained on")
-    return tasks[: request.num_tasks] if request.num_tasks else tasks
+    limit = config.evaluation.num_tasks if request.num_tasks is None else request.num_tasks
+    return tasks[:limit] if limit else tasks
 
 
 def _named_tasks(name: str, config: RunConfig) -> Sequence[Task]:
@@ -143,6 +144,15 @@ def _settings(request: EvaluationRequest, configured: EvaluationConfig) -> Evalu
 def _default_output(request: EvaluationRequest, checkpoint: Checkpoint | None) -> Path:
     if request.run is not None:
         label = f"eval_step_{checkpoint.step:06d}" if checkpoint else "eval_step_000000"
+        # What is asked for stands in the name: another question does not overwrite a finished answer.
+        named = Path(request.tasks).stem if request.tasks else None
+        asked: dict[str, str | float | None] = {
+            "tasks": named,
+            "most": request.num_tasks,
+            "samples": request.samples or None,
+            "temperature": request.temperature,
+        }
+        label += "".join(f"_{name}_{value}" for name, value in asked.items() if value is not None)
         return RunFolder.open(request.run).evaluations / label
     return Path("evaluations") / Path(request.model).name
 

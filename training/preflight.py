@@ -111,8 +111,8 @@ def check_prompt_lengths(tasks: Tasks, config: RunConfig, count_tokens: Callable
 def _task_set(env: TextEnv, split: str, env_id: str) -> TaskSet:
     try:
         tasks = env.task_set(split)
-    except (ValueError, FileNotFoundError) as error:
-        raise ConfigError(f"environment {env_id}: {error}") from None
+    except (ValueError, TypeError, FileNotFoundError) as error:
+        raise ConfigError(f"environment {env_id}: {error}; check environment.kwargs") from None
     if len(tasks) == 0:
         raise ConfigError(f"environment {env_id}: split {split!r} holds no task; check environment.kwargs")
     return tasks

@@ -1,4 +1,4 @@
-"""The command line: ``winnowrl train | resume | eval | env | gate | doctor``. Exit 2 means the user's mistake."""
+"""The command line: ``winnowrl train | resume | eval | export | env | gate | doctor``. Exit 2 means the user's mistake."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import typer
 
 from winnowrl.agents.collecting.outcome import FailureRateError
 from winnowrl.configs.load import ConfigError
+from winnowrl.training.batch import NonFiniteUpdateError
 from winnowrl.training.cli.doctor import doctor
 from winnowrl.training.cli.env import app as env_app
 from winnowrl.training.cli.eval import evaluate
@@ -43,7 +44,12 @@ Overrides = Annotated[
 
 @app.command()
 def train(
-    config: Annotated[str, typer.Argument(help="YAML file, or the name of a built-in configuration (quickstart).")],
+    config: Annotated[
+        str,
+        typer.Argument(
+            help="YAML file, or the name of a built-in one: quickstart, ccr, math_vigor, alfworld_gate, code."
+        ),
+    ],
     overrides: Overrides = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved configuration and what it comes to; load no model.")
@@ -74,8 +80,8 @@ def resume(
 ) -> None:
     """Go on with a run that was interrupted or killed, from its last checkpoint.
 
-    Only what does not change the steps already made may be overridden: run.num_steps, checkpoint.*, evaluation.*,
-    diagnostics.*.
+    Only what does not change the steps already made may be overridden: run.num_steps, run.trackers, and anything in
+    checkpoint, evaluation and diagnostics. More steps stretch a linear or cosine schedule.
     """
     from winnowrl.training.run import resume as resume_training
 
@@ -106,7 +112,7 @@ def run_app() -> None:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except FailureRateError as error:
+    except (FailureRateError, NonFiniteUpdateError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:

@@ -26,7 +26,9 @@ def evaluate(
         int, typer.Option(help="Samples of each task (k); 1 is greedy unless --temperature is given.")
     ] = 0,
     temperature: Annotated[float | None, typer.Option(help="Sampling temperature; 0 is greedy.")] = None,
-    num_tasks: Annotated[int, typer.Option(help="Most tasks; 0 takes all.")] = 0,
+    num_tasks: Annotated[
+        int | None, typer.Option(help="Most tasks; 0 takes all. Default: evaluation.num_tasks.", show_default=False)
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Folder for rows.jsonl, report.json and report.md.")] = None,
 ) -> None:
     """Evaluate on held-out tasks: mean@k and unbiased pass@k with bootstrap intervals, a row per task.

@@ -93,6 +93,8 @@ class TextCodec:
         return self._encode(text, is_text)
 
     def _encode(self, text: str, is_text: bool) -> list[int]:
+        # A lone surrogate is no character; the tokenizer would refuse the whole text.
+        text = text.encode("utf-8", "replace").decode("utf-8")
         core = self._text if is_text else self._markup
         if core is not None:
             return list(core.encode_batch_fast([text], add_special_tokens=False)[0].ids)

@@ -168,7 +168,7 @@ class Episode:
             observation, _ = result if self._lease.is_inline else await result
         except (RolloutError, asyncio.CancelledError):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentFailure(f"reset() raised {type(error).__name__}: {error}") from error
         if not isinstance(observation, str):
             raise EnvironmentFailure(
@@ -187,7 +187,7 @@ class Episode:
             observation, reward, terminated, truncated, info = result if lease.is_inline else await result
         except (RolloutError, asyncio.CancelledError):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentFailure(f"step() raised {type(error).__name__}: {error}") from error
         if rollout.stop_reason is not None:
             raise EnvironmentFailure("the answer came after the episode had been given up")

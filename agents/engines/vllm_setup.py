@@ -15,6 +15,8 @@ from winnowrl.agents.engines.hardware import choose_dtype, total_memory_bytes
 
 GIB = 1 << 30
 CPU_BLOCK_TOKENS = 32
+# Most tokens computed in one engine step on a CPU; more where a whole prompt beside all running requests needs it.
+STEP_TOKENS = 2048
 # Read by vLLM when it is imported or while it runs. One process, no thread pinning: the learner needs the same cores.
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -37,6 +39,8 @@ def import_vllm() -> Any:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     logging.getLogger("vllm").setLevel(logging.ERROR)
+    # When the engine stops it prints every request it held, tens of thousands of characters; our error names the cause.
+    logging.getLogger("vllm.logging_utils.dump_input").setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -76,6 +80,9 @@ def start_vllm(
                 model_path, dtype, max_context_tokens, max_concurrent_requests
             )
             options = {"kv_cache_memory_bytes": size, "block_size": block_tokens or CPU_BLOCK_TOKENS}
+            # A prompt cut in chunks is sampled after each of them and the generator set back, which a CPU's cannot be.
+            options["enable_chunked_prefill"] = False
+            options["max_num_batched_tokens"] = max(STEP_TOKENS, max_context_tokens + max_concurrent_requests)
         else:
             options = {"gpu_memory_utilization": gpu_memory_fraction}
             if block_tokens:

@@ -27,7 +27,7 @@ class CollectorConfig:
     """Episodes in flight together; 0 sets no limit."""
     failure_rate_limit: float = 0.5
     """The run stops when a larger share of a step's rollouts failed (0 to 1)."""
-    report_every_s: float = 30.0
+    report_every_s: float = 120.0
     """While a step runs on, its oldest episodes and what they wait for are logged this often (seconds)."""
 
     def __post_init__(self) -> None:

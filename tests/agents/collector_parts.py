@@ -60,7 +60,7 @@ class ScriptEngine:
 
 
 class WalkEnv(TextEnv):
-    """Walks ``length`` turns. What an action says happens: raise, sleep S, die, end REWARD, undecided, nan, mark."""
+    """Walks ``length`` turns. What an action says happens: raise, quit, sleep S, die, end REWARD, undecided, nan, mark."""
 
     def __init__(self, length: int = 4, is_unequal: bool = False, render_mode: str | None = None) -> None:
         super().__init__(render_mode)
@@ -83,6 +83,8 @@ class WalkEnv(TextEnv):
         reward, is_last = 0.0, self.turn >= self.length
         if word == "raise":
             raise RuntimeError("the walker fell")
+        if word == "quit":
+            raise SystemExit(3)
         if word == "die":
             os._exit(3)
         if word == "sleep":

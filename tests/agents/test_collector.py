@@ -217,6 +217,7 @@ def wrong_version(prompt: str, seed: int) -> Completion:
         (lambda p, s: Completion([1], [-1.0], "abort", 0), "engine", "aborted"),
         (wrong_version, "engine", "policy version 5"),
         (lambda p, s: "raise", "environment", "the walker fell"),
+        (lambda p, s: "quit", "environment", r"raised SystemExit: 3"),
         (lambda p, s: "nan", "environment", "finite number"),
         (lambda p, s: "mark x " + "and on " * 500, "environment", "cannot be read"),
     ],

@@ -8,6 +8,7 @@ import os
 import pytest
 
 from winnowrl.agents.engines.base import Completion, Engine, Sampling
+from winnowrl.agents.engines.vllm_setup import STEP_TOKENS
 from winnowrl.agents.errors import DeadlineExceeded, EngineFailure
 
 pytest.importorskip("vllm")
@@ -83,6 +84,19 @@ def test_logprobs_are_those_of_the_distribution_sampled_from(loaded, loop, tempe
         expected = reference_logprobs(model, prompt + list(reply.token_ids), temperature)[len(prompt) - 1 :]
         assert reply.logprobs == pytest.approx(expected, abs=1e-4)
         assert (reply.finish_reason, len(reply.token_ids)) == ("length", 12)
+
+
+def test_more_prompt_tokens_than_a_step_holds_leave_seeded_sampling_as_it_is(loaded, loop):
+    # vLLM cuts a prompt that does not fit a step in chunks, samples after each and sets the generator back by an offset,
+    # which a CPU's generator has not: the engine stopped for good.
+    engine, tokenizer, _, _ = loaded
+    text = tokenizer.encode(PROMPT * 8)
+    prompts = [text[start : start + 150] for start in range(32)]
+    assert sum(map(len, prompts)) > 2 * STEP_TOKENS
+    requests = [(prompt, Sampling(6), seed) for seed, prompt in enumerate(prompts)]
+    found = together(loop, engine, requests)
+    for request, reply in zip(requests[::8], found[::8], strict=True):
+        assert loop.run(engine.generate(*request)).token_ids == reply.token_ids
 
 
 def test_tokens_follow_the_model_distribution(loaded, loop):

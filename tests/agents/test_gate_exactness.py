@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 parts = importlib.import_module("collector_parts")
 SUPPORT = Path(__file__).parents[1] / "support"
 # Times and memory differ from run to run, and what the gate judged from gated to ungated.
-OWN = ("seconds", "time/", "memory/", "_per_s", "_s_", "audit", "saved")
+OWN = ("seconds", "time/", "memory/", "/mfu", "_per_s", "_s_", "audit", "saved")
 TURN = 3
 
 

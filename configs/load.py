@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
         ConfigError: a missing file, an unknown key (the nearest one is named), a wrong type, a key that the chosen
             ``type`` does not use, or a combination that cannot work.
     """
-    given = _merge(_read(source), _parse_overrides(overrides))
+    given = _merge_overrides(_read(source), _parse_overrides(overrides))
     _refuse_unknown(given, RunConfig, "")
     _refuse_unused(given)
     return _build(given)
@@ -136,6 +137,18 @@ def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     return result
 
 
+def _merge_overrides(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """As :func:`_merge`, but another environment does not inherit the arguments of the first."""
+    first, other = base.get("environment"), overrides.get("environment")
+    if (
+        isinstance(first, Mapping)
+        and isinstance(other, Mapping)
+        and other.get("id", first.get("id")) != first.get("id")
+    ):
+        base = base | {"environment": {key: value for key, value in first.items() if key != "kwargs"}}
+    return _merge(base, overrides)
+
+
 def _merge(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """``other`` over ``base``; mappings merge, everything else replaces."""
     merged = dict(base)
@@ -155,10 +168,21 @@ def _refuse_unknown(given: Mapping[str, Any], schema: type, where: str) -> None:
             raise ConfigError(f"unknown key {full!r}; {known}")
         nested = _section_of(schema, key)
         if nested is None:
+            _refuse_other_container(full, value, str(fields[key].type))
             continue
         if not isinstance(value, Mapping):
             raise ConfigError(f"{full} is {value!r}; it is a section: write its fields under it")
         _refuse_unknown(value, nested, f"{full}.")
+
+
+def _refuse_other_container(full: str, value: Any, wanted: str) -> None:
+    """A mapping for a list or the reverse, which OmegaConf refuses without saying where; a number that is none."""
+    if isinstance(value, Mapping) and wanted.startswith("list"):
+        raise ConfigError(f"{full} is {dict(value)!r}; allowed: a list, e.g. [a, b]")
+    if isinstance(value, list) and wanted.startswith("dict"):
+        raise ConfigError(f"{full} is {value!r}; allowed: a mapping, e.g. {{name: value}}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{full} is {value}; allowed: a finite number")
 
 
 def _nearest(full: str, where: str, fields: Mapping[str, Any]) -> str | None:
@@ -211,7 +235,7 @@ def _refuse_unused_fields(
 ) -> None:
     chosen = values.get("type", _fields(section)["type"].default)
     chosen = "none" if chosen is None else chosen
-    if chosen not in types:
+    if not isinstance(chosen, str) or chosen not in types:
         close = difflib.get_close_matches(str(chosen), list(types), n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigError(f"{full}.type is {chosen!r}; allowed: {', '.join(types)}{hint}")

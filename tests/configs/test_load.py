@@ -61,12 +61,27 @@ def test_overrides_win_and_are_read_as_yaml() -> None:
         (["run.name=a/b"], "run.name"),
         (["evaluation.samples_per_task=4"], "greedy samples are all equal"),
         (["run.trackers=[mlflow]"], "run.trackers"),
+        (["selector.type=[a]"], r"selector.type is \['a'\]; allowed: all, random"),
+        (["run.trackers={}"], "run.trackers is {}; allowed: a list"),
+        (["environment.kwargs=[1]"], r"environment.kwargs is \[1\]; allowed: a mapping"),
+        (["learner.learning_rate=.inf"], "learner.learning_rate is inf; allowed: a finite number"),
+        (["objective.dual_clip=.nan"], "objective.dual_clip is nan; allowed: a finite number"),
     ],
 )
 def test_a_mistake_is_one_sentence_that_says_how_to_mend_it(overrides: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence) as raised:
         load_config({}, overrides)
     assert len(str(raised.value).splitlines()) == 1
+
+
+def test_another_environment_does_not_get_the_arguments_of_the_first() -> None:
+    given = {"environment": {"id": "a/A-v0", "kwargs": {"size": 3}}, "run": {"num_steps": 7}}
+    assert load_config(given, ["environment.id=b/B-v0"]).environment.kwargs == {}
+    assert load_config(given, ["environment.id=b/B-v0", "environment.kwargs.speed=2"]).environment.kwargs == {
+        "speed": 2
+    }
+    assert load_config(given, ["environment.id=a/A-v0"]).environment.kwargs == {"size": 3}
+    assert load_config(given, ["environment.kwargs.speed=2"]).environment.kwargs == {"size": 3, "speed": 2}
 
 
 def test_files_extend_one_another_and_bad_files_are_named(tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ from winnowrl.envs.math.verifier import verify_answer
 from winnowrl.envs.tasks import Task, TaskSet
 from winnowrl.envs.verdict import Verdict
 
+NO_ANSWER = "no answer found"
+MOST_EXAMPLES = 16
+
 
 class CCREnv(TextEnv):
     """Several problems a reply; accuracy counts over all of them, whether reached or not.
@@ -27,6 +30,8 @@ class CCREnv(TextEnv):
         num_groups: Train tasks; None uses each problem once.
         grouping: ``random`` or ``stratified`` (one problem from each of N difficulty bands).
         accuracy_weight, format_weight: See above.
+        num_examples: Worked examples before the problems, in the markup that is asked for; a model that only continues text
+            (``conversation.template: plain``) needs them.
         duplicates: A problem answered twice gets its ``last`` answer or ``none``.
         mask_after_last_answer: Name in ``info["loss_text_end"]`` the character after which a reply that was cut carries
             no recoverable answer, for the trainer to leave the rest out of the loss.
@@ -47,6 +52,7 @@ class CCREnv(TextEnv):
         num_problems: int = 3,
         num_groups: int | None = None,
         grouping: str = "random",
+        num_examples: int = 0,
         accuracy_weight: float = 1.0,
         format_weight: float = 1.0,
         duplicates: str = "last",
@@ -73,6 +79,9 @@ class CCREnv(TextEnv):
             raise ValueError(f"grouping is {grouping!r}; allowed: {', '.join(GROUPINGS)}")
         if duplicates not in DUPLICATES:
             raise ValueError(f"duplicates is {duplicates!r}; allowed: {', '.join(DUPLICATES)}")
+        if not 0 <= num_examples <= MOST_EXAMPLES:
+            raise ValueError(f"num_examples is {num_examples}; allowed: 0 to {MOST_EXAMPLES}")
+        self.num_examples = num_examples
         self.num_problems, self.num_groups, self.grouping, self.seed = num_problems, num_groups, grouping, seed
         self.accuracy_weight, self.format_weight = accuracy_weight, format_weight
         self.duplicates, self.mask_after_last_answer = duplicates, mask_after_last_answer
@@ -91,7 +100,9 @@ class CCREnv(TextEnv):
             return problems
         if self._train is None:
             groups = group_problems(problems, self.num_problems, self.num_groups, self.grouping, self.seed)
-            self._train = TaskSet([concurrent_task(group, i) for i, group in enumerate(groups)], "ccr/train")
+            self._train = TaskSet(
+                [concurrent_task(group, i, self.num_examples) for i, group in enumerate(groups)], "ccr/train"
+            )
         return self._train
 
     def begin(self, task: Task) -> tuple[str, dict[str, Any]]:
@@ -107,7 +118,7 @@ class CCREnv(TextEnv):
         golds: tuple[str, ...] = self.task.metadata["answers"]
         recovery = recover(action, len(golds), duplicates=self.duplicates)
         verdicts = [
-            verify_answer(gold, answer, self.policy) if answer is not None else Verdict("wrong", "no answer found")
+            verify_answer(gold, answer, self.policy) if answer is not None else Verdict("wrong", NO_ANSWER)
             for gold, answer in zip(golds, recovery.answers, strict=True)
         ]
         parts = {
@@ -150,6 +161,8 @@ def _joint_verdict(verdicts: list[Verdict]) -> Verdict:
     for position, verdict in enumerate(verdicts, start=1):
         if not verdict.is_decided:
             return Verdict("undecided", f"problem {position}: {verdict.reason}", seconds)
+    if all(verdict.reason == NO_ANSWER for verdict in verdicts):
+        return Verdict("wrong", NO_ANSWER, seconds)
     num_correct = sum(verdict.is_correct for verdict in verdicts)
     return Verdict(
         "correct" if num_correct == len(verdicts) else "wrong", f"{num_correct} of {len(verdicts)} right", seconds

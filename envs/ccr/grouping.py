@@ -70,9 +70,18 @@ def _strata(problems: Sequence[Task], num_problems: int) -> list[list[Task]]:
     return [ordered[k * size : (k + 1) * size] for k in range(num_problems)]
 
 
-def concurrent_task(problems: Sequence[Task], number: int) -> Task:
+def worked_example(number: int, num_problems: int) -> str:
+    """Problems and their answers as they are wanted; no operand above 50 is in the ``sums`` that come with the package."""
+    sums = [(51 + (11 * number + 7 * k) % 45, 3 + (8 * number + 5 * k) % 29) for k in range(1, num_problems + 1)]
+    asked = [f"### Problem {k}\nWhat is {a} + {b}?" for k, (a, b) in enumerate(sums, start=1)]
+    answers = [f"{a} + {b} = {a + b}\nAnswer {k}: \\boxed{{{a + b}}}" for k, (a, b) in enumerate(sums, start=1)]
+    return "\n\n".join([*asked, "\n".join(answers)])
+
+
+def concurrent_task(problems: Sequence[Task], number: int, num_examples: int = 0) -> Task:
     """One task of several problems; its prompt is written in the markup of BCR: ``### Problem k``."""
     heads = [INSTRUCTIONS.format(count=len(problems))]
+    heads += [worked_example(example, len(problems)) for example in range(num_examples)]
     body = [f"### Problem {k}\n{task.prompt}" for k, task in enumerate(problems, start=1)]
     digest = hashlib.blake2b("\n".join(task.id for task in problems).encode(), digest_size=6).hexdigest()
     metadata = {
@@ -83,5 +92,7 @@ def concurrent_task(problems: Sequence[Task], number: int) -> Task:
         "answers": tuple(task.answer or "" for task in problems),
         "levels": tuple(level_of(task) for task in problems),
     }
+    # A model that continues the text begins its answers on a new line.
+    tail = [""] if num_examples else []
     answer = "; ".join(f"{k}: {task.answer}" for k, task in enumerate(problems, start=1))
-    return Task(f"ccr-{number}-{digest}", "\n\n".join([*heads, *body]), answer, MappingProxyType(metadata))
+    return Task(f"ccr-{number}-{digest}", "\n\n".join([*heads, *body, *tail]), answer, MappingProxyType(metadata))

@@ -19,7 +19,8 @@ class MathEnv(TextEnv):
 
     Args:
         source: A ``.jsonl`` or ``.parquet`` file (columns problem and answer; level, subject and id when there) or the
-            name of a Hugging Face data set. None is a starter set of 42 problems that comes with the package.
+            name of a Hugging Face data set. None is a starter set of 42 problems that comes with the package, ``sums``
+            one of 1,600 sums for models too small for that.
         eval_source: What to evaluate on. None holds out ``heldout_fraction`` of ``source`` by a hash of each problem,
             so that no problem is in both splits; train problems that stand in ``eval_source`` are left out.
         heldout_fraction: See ``eval_source``.

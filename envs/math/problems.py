@@ -11,12 +11,16 @@ from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
+
 from winnowrl.envs.math.policy import VerifierPolicy
 from winnowrl.envs.math.verifier import check_gold
 from winnowrl.envs.tasks import Task, TaskSet, load_tasks
 
 STARTER_SET = Path(__file__).with_name("problems.jsonl")
 UNREADABLE_GOLD = ("refuse", "drop")
+
+LARGEST_OPERAND = 39
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +30,8 @@ class ProblemSource:
     """Where problems come from and which of them are used.
 
     Attributes:
-        source: A ``.jsonl`` or ``.parquet`` file or the name of a Hugging Face data set; None is the starter set.
+        source: A ``.jsonl`` or ``.parquet`` file or the name of a Hugging Face data set; None is the starter set, ``sums``
+            are sums of numbers up to 39, for models too small for the starter set.
         eval_source: Another one to evaluate on; None holds out a fraction of ``source``.
         heldout_fraction: The fraction held out when there is no ``eval_source``, decided by a hash of each problem.
         min_level, max_level: Keep problems whose ``level`` is in this range; a problem without a level is dropped.
@@ -85,7 +90,20 @@ def _load_splits(source: ProblemSource, policy: VerifierPolicy, versions: tuple[
     }
 
 
+def sum_problems() -> list[Task]:
+    """``What is a + b?`` for all a and b up to 39, shuffled; level 1, one more for each operand of two digits."""
+    numbers = range(LARGEST_OPERAND + 1)
+    pairs = [(a, b) for a in numbers for b in numbers]
+    order = np.random.default_rng(len(pairs)).permutation(len(pairs)).tolist()
+    return [
+        Task(f"sum-{a}+{b}", f"What is {a} + {b}?", str(a + b), MappingProxyType({"level": 1 + (a > 9) + (b > 9)}))
+        for a, b in (pairs[i] for i in order)
+    ]
+
+
 def _read(name: str | None, split: str, source: ProblemSource, policy: VerifierPolicy) -> list[Task]:
+    if name == "sums":
+        return [_labelled(task) for task in sum_problems() if _has_level(task, source)]
     # The starter set's answers are checked by a test; a user's are checked here.
     check = None if name is None else lambda task: check_gold(task.answer or "", policy)
     refuses = source.unreadable_gold == "refuse"

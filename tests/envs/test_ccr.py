@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import pickle
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -344,3 +345,41 @@ def test_group_metrics_count_positions() -> None:
     assert group_metrics([], []) == {}
     with pytest.raises(ValueError, match="differ in shape"):
         group_metrics([group], [[1.0]])
+
+
+def test_worked_examples_are_well_formed_right_and_no_problem_of_the_set() -> None:
+    environment, _ = environment_with_task(source="sums", num_problems=3, num_examples=16)
+    prompt = environment.task_set("train")[0].prompt
+    *examples, asked = re.split(r"(?<=\})\n\n", prompt)
+    assert len(examples) == 16
+    assert len({*examples}) == 16
+    problems = {t.prompt for split in ("train", "eval") for t in environment.single.task_set(split)}
+    for example in examples:
+        recovery = recover(example, 3)
+        assert recovery.is_well_formed
+        sums = re.findall(r"What is (\d+) \+ (\d+)\?", example)
+        assert [int(a) + int(b) for a, b in sums] == [int(answer or "") for answer in recovery.answers]
+        assert not problems & {f"What is {a} + {b}?" for a, b in sums}
+    assert asked.count("### Problem") == 3
+    assert prompt.endswith("?\n\n"), "a reply begins on a line of its own"
+
+
+def test_without_examples_the_prompt_is_as_before() -> None:
+    plain, _ = environment_with_task(source="sums")
+    shown, _ = environment_with_task(source="sums", num_examples=1)
+    assert plain.task_set("train")[0].prompt.split("\n\n")[1:] == shown.task_set("train")[0].prompt.split("\n\n")[-4:-1]
+    with pytest.raises(ValueError, match="num_examples is -1; allowed: 0 to 16"):
+        CCREnv(num_examples=-1)
+
+
+def test_sums_are_right_and_split_without_overlap() -> None:
+    environment = CCREnv(source="sums", grouping="stratified")
+    train, held_out = (environment.single.task_set(split) for split in ("train", "eval"))
+    assert len(train) + len(held_out) == 1600
+    assert not {task.prompt for task in train} & {task.prompt for task in held_out}
+    for task in [*train, *held_out]:
+        a, b = map(int, re.findall(r"\d+", task.prompt))
+        assert task.answer == str(a + b)
+        assert task.metadata["level"] == 1 + (a > 9) + (b > 9)
+    for group in environment.task_set("train"):
+        assert len(group.metadata["levels"]) == 3

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 TEMPLATES = Path(__file__).parent
-# template -> path in the new package
+# template -> path in the new package. Under src/, or a folder above of the same name would hide an editable install.
 FILES = {
     "pyproject.toml.j2": "pyproject.toml",
     "README.md.j2": "README.md",
     "train.yaml.j2": "train.yaml",
-    "init.py.j2": "{module}/__init__.py",
-    "environment.py.j2": "{module}/environment.py",
+    "init.py.j2": "src/{module}/__init__.py",
+    "environment.py.j2": "src/{module}/environment.py",
     "test_environment.py.j2": "tests/test_environment.py",
 }
 NUM_TRAIN, NUM_EVAL, SEED = 400, 100, 0
@@ -50,7 +50,7 @@ def write_package(name: str, parent: Path) -> tuple[Path, str]:
         path = folder / target.format(module=module)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(environment.get_template(template).render(values), encoding="utf-8")
-    _write_tasks(folder / module / "tasks")
+    _write_tasks(folder / "src" / module / "tasks")
     return folder, values["env_id"]
 
 

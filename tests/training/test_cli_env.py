@@ -23,11 +23,11 @@ def run(*arguments: str, typed: str = "") -> Result:
     return CliRunner(env={"COLUMNS": "200"}).invoke(app, list(arguments), input=typed)
 
 
-def run_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_python(folder: Path, *arguments: str, at: Path | None = None) -> subprocess.CompletedProcess[str]:
     """In a fresh process in which ``folder`` is installed."""
     env = {**os.environ, "PYTHONPATH": str(folder), "WINNOWRL_PRELOADED": "1", "COLUMNS": "200"}
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, env=env, timeout=280, cwd=folder
+        [sys.executable, *arguments], capture_output=True, text=True, env=env, timeout=280, cwd=at or folder
     )
 
 
@@ -118,7 +118,7 @@ def test_a_new_package_is_whole_and_its_configuration_loads(tmp_path: Path) -> N
     rows = [
         json.loads(line)
         for split in ("train", "eval")
-        for line in (folder / f"word_sorting/tasks/{split}.jsonl").open()
+        for line in (folder / f"src/word_sorting/tasks/{split}.jsonl").open()
     ]
     assert len({row["prompt"] for row in rows}) == len(rows) == 500
     with pytest.raises(ValueError, match="exists already"):
@@ -127,13 +127,22 @@ def test_a_new_package_is_whole_and_its_configuration_loads(tmp_path: Path) -> N
 
 def test_a_new_package_passes_its_own_tests(tmp_path: Path) -> None:
     folder, _ = write_package("word_sorting", tmp_path)
-    result = run_python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "tests"))
+    result = run_python(folder / "src", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "tests"))
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_a_new_package_is_found_from_the_folder_it_was_written_in(tmp_path: Path) -> None:
+    # The folder word_sorting stands in the present folder, which the command puts on the path; an editable install adds src.
+    folder, env_id = write_package("word_sorting", tmp_path)
+    result = run_python(
+        folder / "src", "-m", "winnowrl.training.cli", "env", "check", f"word_sorting:{env_id}", at=tmp_path
+    )
     assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_the_example_passes_its_own_tests() -> None:
     folder = ROOT / "examples/corridor"
-    result = run_python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "tests"))
+    result = run_python(folder / "src", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "tests"))
     assert result.returncode == 0, result.stdout + result.stderr
 
 

@@ -135,6 +135,10 @@ def choose_groups(
         notes.append(f"groups of other sizes left out: {others}")
     own = [group for group in groups if group.size == size]
     chosen = [group for group in own if group.is_usable]
+    if all(group.is_equal for group in chosen):
+        notes.append(
+            "no recorded group has unequal rewards, so no stop could be wrong here: record more before you trust it"
+        )
     num_stopped = sum(group.was_gated for group in own)
     num_audited = sum(group.is_audit for group in chosen)
     if len(chosen) + num_stopped < len(own):

@@ -1,12 +1,16 @@
 """Cost of collection itself: turns per second and memory, with an engine that answers at once, beside verifiers.
 
     python benchmarks/collector.py [--episodes 2000] [--repeats 5] [--no-peer] [--concurrent 10000]
+    python benchmarks/collector.py --real smollm2-135m    # what collection adds to turns that vLLM really writes
 
 Episodes of four turns in groups of eight, on one core. Ours runs the real path: chat template, tokens in and out,
 environment through Gymnasium, deadlines, group seeds, ledger. The peer is verifiers' in-process ``MultiTurnEnv`` with a
 client that answers at once (its later releases start a process per rollout), in an environment of its own that this
 script makes under ``.cache``; the two alternate in one run, pinned to the same core. Rates are per wall-clock second and
 per processor second (the same on an idle machine). Memory: 10,000 episodes in flight together.
+
+``--real``: 128 such episodes with SmolLM2 through vLLM, 8 tokens a reply; what is not spent inside vLLM's own calls is the
+collector's, the engine pump's and the environment's share.
 """
 
 from __future__ import annotations
@@ -33,9 +37,10 @@ import psutil
 
 from winnowrl.agents.collector import Collector, build_collector
 from winnowrl.agents.conversation import ConversationFactory, TokenBudgets, build_template
-from winnowrl.agents.engines.base import Completion, Sampling
+from winnowrl.agents.engines.base import Completion, Engine, Sampling
 from winnowrl.agents.engines.scripted import ScriptedEngine
 from winnowrl.agents.ledger import Ledger
+from winnowrl.agents.templates import Template
 from winnowrl.configs.sections.collector import CollectorConfig
 from winnowrl.envs.base import StepResult, TextEnv
 from winnowrl.envs.tasks import Task, TaskSet
@@ -100,12 +105,16 @@ def make_collector(folder: str, engine_of: Any = None) -> Collector:
     template = build_template("chatml", load_tiny().build_tiny_tokenizer(folder))
     fields = {"codec": template.codec, "end_token_id": template.end_token_ids[0]}
     engine = engine_of(**fields) if engine_of else ScriptedEngine(lambda ids, seed: REPLY, **fields)
+    return assemble(engine, template, turn_tokens=64)
+
+
+def assemble(engine: Engine, template: Template, turn_tokens: int) -> Collector:
     return build_collector(
         CollectorConfig(),
         engine=engine,
-        new_conversation=ConversationFactory(template, TokenBudgets(64, 1024, 2048)),
+        new_conversation=ConversationFactory(template, TokenBudgets(turn_tokens, 1024, 2048)),
         env_id="benchmark/FourTurns-v0",
-        sampling=Sampling(64),
+        sampling=Sampling(turn_tokens),
         allocator=UniformAllocator(GROUP),
         run_seed=0,
     )
@@ -199,14 +208,75 @@ def measure_memory(num_episodes: int) -> dict[str, float]:
     }
 
 
+def measure_real(model: str, num_episodes: int, repeats: int) -> dict[str, float]:
+    """Share of collection's wall-clock seconds outside vLLM's own calls, and milliseconds of that a turn; medians."""
+    from transformers import AutoTokenizer
+
+    from winnowrl.agents.engines.vllm import VllmEngine
+    from winnowrl.training.model_loading import resolve_model_path
+
+    path = resolve_model_path(model)
+    engine = VllmEngine(path, max_context_tokens=2048, max_concurrent_requests=64)
+    inside = time_calls(engine._stepper._engine, ("step", "add_request"))  # type: ignore[attr-defined]
+    collector = assemble(engine, build_template("chatml", AutoTokenizer.from_pretrained(path)), turn_tokens=8)
+    shares, per_turn, per_s = [], [], []
+    with asyncio.Runner() as runner:
+        for step in range(repeats + 1):
+            tasks = collector.task_set("train")[step * num_episodes // GROUP : (step + 1) * num_episodes // GROUP]
+            inside.clear()
+            began = time.perf_counter()
+            result = runner.run(collector.collect(tasks, step=step, policy_version=0))
+            seconds = time.perf_counter() - began
+            shares.append(1 - sum(inside) / seconds)
+            per_turn.append(1000 * (seconds - sum(inside)) / result.num_turns)
+            per_s.append(result.num_turns / seconds)
+            print(f"{step}/{repeats}: {seconds:.2f} s, {result.num_turns} turns, outside vLLM {100 * shares[-1]:.2f} %")
+        runner.run(collector.close())
+        runner.run(engine.close())
+    # The first round makes the environments and warms vLLM up.
+    return {
+        "share_outside_vllm": statistics.median(shares[1:]),
+        "ms_outside_vllm_per_turn": statistics.median(per_turn[1:]),
+        "turns_per_s": statistics.median(per_s[1:]),
+        "load": os.getloadavg()[0],
+    }
+
+
+def time_calls(target: Any, names: Sequence[str]) -> list[float]:
+    """Wrap methods of ``target``; the returned list grows by the seconds of each call."""
+    seconds: list[float] = []
+
+    def timed(call: Any) -> Any:
+        def measure(*args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                seconds.append(time.perf_counter() - began)
+
+        return measure
+
+    for name in names:
+        setattr(target, name, timed(getattr(target, name)))
+    return seconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=2000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--concurrent", type=int, default=10_000)
     parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--real", metavar="MODEL", help="only the overhead on turns that vLLM writes")
     options = parser.parse_args()
     gymnasium.register("benchmark/FourTurns-v0", FourTurnsEnv, max_episode_steps=8)
+    results = ROOT / "benchmarks" / "results"
+    results.mkdir(exist_ok=True)
+    if options.real:
+        real = measure_real(options.real, num_episodes=128, repeats=options.repeats)
+        print(", ".join(f"{name} {value:.3g}" for name, value in real.items()))
+        (results / "collector_real.json").write_text(json.dumps(real, indent=1))
+        return
     memory = measure_memory(options.concurrent) if options.concurrent else {}
     speed = measure_speed(options.episodes // GROUP * GROUP, options.repeats, not options.no_peer)
     for name, rates in speed.items():
@@ -216,9 +286,7 @@ def main() -> None:
     for name, value in memory.items():
         print(f"{name:>20}: {value:9,.2f}")
     report = {"turns_per_s": speed, "memory": memory, "load": os.getloadavg()[0], "python": sys.version.split()[0]}
-    path = ROOT / "benchmarks" / "results" / "collector.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(report, indent=1))
+    (results / "collector.json").write_text(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The asynchronous engine against vLLM's own ``LLM.generate`` on the same requests, alternated in one process.
 
-    python benchmarks/engine.py MODEL [--requests 64] [--tokens 32] [--rounds 5]
+    python benchmarks/engine.py [MODEL] [--requests 64] [--tokens 32] [--rounds 5]
 
 Both sides use one and the same loaded engine, so weights, cache and threads are equal. Prints tokens a second of each
 and their ratio, load time, first-reply time, weight-swap time and peak memory, and writes
@@ -21,6 +21,7 @@ from typing import Any
 
 from winnowrl.agents.engines.base import Sampling
 from winnowrl.agents.engines.vllm import VllmEngine, sampling_params
+from winnowrl.training.model_loading import resolve_model_path
 
 EXAMPLES = [(3, 4), (1, 7), (9, 9), (5, 2), (6, 8), (2, 2), (8, 1), (4, 9), (7, 7), (3, 6)]
 QUESTIONS = [(1, 2), (3, 5), (7, 8), (9, 4), (5, 5), (6, 1), (2, 8), (4, 4)]
@@ -130,12 +131,12 @@ def measure(model_path: str, num_requests: int, num_tokens: int, rounds: int) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", help="Hugging Face folder")
+    parser.add_argument("model", nargs="?", default="smollm2-135m", help="Hugging Face folder, or a name that ships")
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    result = measure(arguments.model, arguments.requests, arguments.tokens, arguments.rounds)
+    result = measure(resolve_model_path(arguments.model), arguments.requests, arguments.tokens, arguments.rounds)
     for name, value in result.items():
         if not isinstance(value, dict):
             print(f"{name:20} {value:.3g}" if isinstance(value, float) else f"{name:20} {value}")

@@ -8,6 +8,7 @@ padded, and by TRL's GRPOTrainer, alternated, each in a process of its own. MFU 
 (distinct tokens, no recomputation) over the matrix-product peak measured in the same process around each update.
 ``tree``: groups of 8 episodes of 12 turns that share 60 % of their tokens, trees against padding.
 ``growth``: update time against group size and reply length, with a plot.
+``selection``: updates of 4 groups of 8 x (75 + 128) tokens: all rollouts, and the half that CBS* keeps, and its own time.
 
 Seconds are of the wall clock; ``cpu`` columns count processor time, which a busy machine disturbs less.
 """
@@ -32,8 +33,11 @@ import torch
 from losses_vs_trl import trl_python
 
 from winnowrl.configs.sections.learner import LearnerConfig
+from winnowrl.configs.sections.selector import SelectorConfig
 from winnowrl.training.aggregation import BatchTotals
 from winnowrl.training.batch import TrainingSequence
+from winnowrl.training.candidates import Candidate
+from winnowrl.training.cli.preload import GLIBC_KEEPS_BLOCKS, MARK, start_environment
 from winnowrl.training.learner import assemble_learner
 from winnowrl.training.learner.flops import ModelShape, matmul_peak
 from winnowrl.training.learner.optimizer import build_adamw
@@ -41,6 +45,7 @@ from winnowrl.training.logprobs import token_logprobs
 from winnowrl.training.losses import ObjectiveSpec, policy_objective
 from winnowrl.training.model_loading import load_model, resolve_model_path
 from winnowrl.training.packing import build_pack
+from winnowrl.training.selection.build import build_selector
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -48,6 +53,9 @@ RESULTS = ROOT / "benchmarks" / "results"
 PADDED_ROWS, PADDED_TOKENS = 8, 2304
 CONFIG = {"learning_rate": 1e-6}
 WAYS = ("tree", "rows", "padded")
+# Settings of the process that TRL's has not.
+OURS = {*GLIBC_KEEPS_BLOCKS, "LD_PRELOAD", MARK}
+PARTS = ("mfu", "tree", "growth", "selection")
 
 
 def flat_group_batch(groups: int, members: int, prompt: int, reply: int, seed: int = 0) -> list[TrainingSequence]:
@@ -74,7 +82,7 @@ def episode_batch(groups: int, members: int = 8, turns: int = 12, shared: float 
         common = [[rng.randrange(3, 49_000) for _ in range(48)] for _ in range(turns)]
         for member in range(members):
             # Turns taken on the common path spread evenly around the mean that gives the wanted share.
-            leave = round(turns * shared * 0.88 + (member - (members - 1) / 2) * 0.8)
+            leave = round(turns * shared * 0.94 + (member - (members - 1) / 2) * 0.8)
             ids, mask = list(task), [False] * len(task)
             for turn in range(turns):
                 ids += common[turn] if turn < leave else [rng.randrange(3, 49_000) for _ in range(48)]
@@ -172,7 +180,9 @@ class Worker:
     def __init__(self, name: str, command: list[str]) -> None:
         self.name, self.reports = name, []  # type: ignore[var-annotated]
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the process
-        env = os.environ | {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+        env = {**os.environ, "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+        if name == "trl":
+            env = {key: value for key, value in env.items() if key not in OURS}
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=env
         )
@@ -270,6 +280,46 @@ def growth(repeats: int) -> list[dict[str, float]]:
     return points
 
 
+def selection(repeats: int) -> dict[str, float]:
+    """Update time on what CBS* keeps of a step (p = 50) over the time on all of it, alternated; medians."""
+    learner = assemble_learner(
+        load_model(resolve_model_path("smollm2-135m"), dtype="float32"), LearnerConfig(**CONFIG), ObjectiveSpec()
+    )
+    selector = build_selector(SelectorConfig(type="cbs_star", keep_fraction=0.5), seed=0, max_tokens=128)
+    rng = random.Random(3)
+    found: dict[str, list[float]] = {"all_s": [], "kept_s": [], "selector_s": []}
+    for repeat in range(repeats + 1):
+        batch = flat_group_batch(4, 8, 75, 128, seed=repeat)
+        candidates = [
+            Candidate(
+                sequence.rollout_id, sequence.group_id, [sequence], float(sequence.advantage > 0), sequence.advantage,
+                0.5, 0.5, sequence.num_completion_tokens, False, repeat + 1, rng.uniform(0.2, 1.0),
+            )
+            for sequence in batch
+        ]  # fmt: skip
+        start = time.perf_counter()
+        kept = selector.select(candidates, repeat + 1)
+        chosen = time.perf_counter()
+        result = learner.update(kept)
+        updated = time.perf_counter()
+        selector.observe(result, repeat + 1)
+        observed = time.perf_counter()
+        learner.update(batch)
+        ended = time.perf_counter()
+        times = {"all_s": ended - observed, "kept_s": updated - chosen}
+        times["selector_s"] = chosen - start + observed - updated
+        print(f"  selection {repeat}/{repeats} " + ", ".join(f"{name} {value:.3f}" for name, value in times.items()))
+        sys.stdout.flush()
+        if repeat:
+            for name, value in times.items():
+                found[name].append(value)
+    learner.close()
+    medians = {name: median(values) for name, values in found.items()}
+    medians["kept_over_all"] = median(a / b for a, b in zip(found["kept_s"], found["all_s"], strict=True))
+    medians["selector_share_of_update"] = medians["selector_s"] / medians["kept_s"]
+    return medians
+
+
 def _plot(points: list[dict[str, float]]) -> None:
     import matplotlib
 
@@ -303,7 +353,7 @@ def linearity(points: list[dict[str, float]]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", default=["mfu", "tree", "growth"], choices=["mfu", "tree", "growth"])
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--groups", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--ways", nargs="+", default=[*WAYS, "trl"], choices=[*WAYS, "trl"])
@@ -321,6 +371,9 @@ def main() -> None:
     if options.worker:
         work(options.worker, make[options.batch]())
         return
+    if MARK not in os.environ:
+        # What `winnowrl train` does to itself.
+        os.execve(sys.executable, sys.orig_argv, start_environment(os.environ))
     RESULTS.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = {"threads": torch.get_num_threads(), "load_before": os.getloadavg()[0]}
     if "mfu" in options.parts:
@@ -334,8 +387,13 @@ def main() -> None:
     if "growth" in options.parts:
         found["growth"] = growth(options.repeats)
         found["growth_line"] = linearity(found["growth"])
+    if "selection" in options.parts:
+        found["selection"] = selection(options.repeats)
     found["load_after"] = os.getloadavg()[0]
-    (RESULTS / "learner.json").write_text(json.dumps(found, indent=1))
+    path = RESULTS / "learner.json"
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    # Parts measured another day stay in the file.
+    path.write_text(json.dumps(kept | found, indent=1))
     _print(found)
 
 
@@ -367,6 +425,9 @@ def _print(found: dict[str, Any]) -> None:
             f"\ngrowth: {1000 * line['seconds_per_token']:.2f} ms a distinct token + {line['seconds_fixed']:.2f} s, "
             f"R^2 {line['r_squared']:.4f}; plot in {RESULTS / 'learner_growth.png'}"
         )
+
+    if "selection" in found:
+        print("selection: " + ", ".join(f"{name} {value:.3g}" for name, value in found["selection"].items()))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from typing import Any
 
 from losses_vs_trl import trl_python
 
-from winnowrl.training.cli.preload import found_libraries
+from winnowrl.training.cli.preload import start_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -102,7 +102,7 @@ class Worker:
         env = {**os.environ, "HF_HUB_OFFLINE": "1"}
         if name != "trl":
             # What `winnowrl train` does to itself.
-            env["LD_PRELOAD"] = ":".join(found_libraries())
+            env = start_environment(env)
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=env
         )

@@ -12,7 +12,7 @@ import pytest
 from winnowrl.training.run import resume, train
 
 SUPPORT = Path(__file__).parents[1] / "support"
-TIMED = ("seconds/", "time/", "memory/", "_per_s", "collect/seconds", "saved_s")
+TIMED = ("seconds/", "time/", "memory/", "_per_s", "collect/seconds", "saved_s", "/mfu")
 
 SELECTORS: dict[str, dict[str, Any]] = {
     "cbs and replay": {

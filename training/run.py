@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from winnowrl.configs.load import ConfigError, load_config
+from winnowrl.configs.load import ConfigError, config_to_yaml, load_config
 from winnowrl.configs.schema import RunConfig
 from winnowrl.training.console import RunConsole
 from winnowrl.training.run_folder import RunFolder
@@ -50,7 +50,8 @@ def train(
     with console.phase("checking"):
         foundations = lay_foundations(loaded)
     folder = RunFolder.create(loaded, name)
-    return _run(loaded, folder, foundations, console, is_resumed=False)
+    with folder.locked():
+        return _run(loaded, folder, foundations, console, is_resumed=False)
 
 
 def resume(run: str | Path, overrides: Sequence[str] = (), *, console: RunConsole | None = None) -> dict[str, Any]:
@@ -59,31 +60,26 @@ def resume(run: str | Path, overrides: Sequence[str] = (), *, console: RunConsol
     Raises:
         ConfigError: no run folder, or an override of what decides the steps already made.
     """
-    from winnowrl.training.components import lay_foundations
-
     folder = RunFolder.open(run)
     for override in overrides:
         if not override.startswith(RESUMABLE):
             raise ConfigError(
                 f"override {override!r} would change the steps already made; a resumed run may change: {', '.join(RESUMABLE)}"
             )
+    with folder.locked():
+        return _resume(folder, overrides, console or RunConsole())
+
+
+def _resume(folder: RunFolder, overrides: Sequence[str], console: RunConsole) -> dict[str, Any]:
+    from winnowrl.training.components import lay_foundations
+
     config = load_config(folder.path / "config.yaml", overrides)
     _refuse_fewer_steps(folder, config)
-    if overrides:
-        from winnowrl.configs.load import config_to_yaml
-
-        folder.write_text("config.yaml", config_to_yaml(config))
-    console = console or RunConsole()
     with console.phase("checking"):
         foundations = lay_foundations(config)
+    if overrides:
+        folder.write_text("config.yaml", config_to_yaml(config))
     return _run(config, folder, foundations, console, is_resumed=True)
-
-
-def _run(
-    config: RunConfig, folder: RunFolder, foundations: Any, console: RunConsole, *, is_resumed: bool
-) -> dict[str, Any]:
-    with folder.locked():
-        return _run_alone(config, folder, foundations, console, is_resumed=is_resumed)
 
 
 def _refuse_fewer_steps(folder: RunFolder, config: RunConfig) -> None:
@@ -97,7 +93,7 @@ def _refuse_fewer_steps(folder: RunFolder, config: RunConfig) -> None:
         )
 
 
-def _run_alone(
+def _run(
     config: RunConfig, folder: RunFolder, foundations: Any, console: RunConsole, *, is_resumed: bool
 ) -> dict[str, Any]:
     from winnowrl.training.components import build_components

@@ -73,9 +73,13 @@ class RunFolder:
         """Held while a process writes the run; the lock goes with the process, however it ends.
 
         Raises:
-            ConfigError: another process holds it.
+            ConfigError: another process holds it, or the folder cannot be written.
         """
-        with (self.path / ".lock").open("w") as file:
+        try:
+            opened = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise ConfigError(f"run folder {self.path} cannot be written ({error.strerror or error})") from None
+        with opened as file:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -55,6 +56,12 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if not any(mark in k for mark in TIMED)} for row in rows]
 
 
+def _step_seconds(folder: Path) -> float:
+    """Median seconds of a step, so that a fast machine is killed as often in a run of as many steps."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return statistics.median(row["seconds/step"] for row in rows)
+
+
 def _kill_after_a_row(process: subprocess.Popen[str], folder: Path, delay_s: float) -> bool:
     """SIGKILL ``delay_s`` after the next row is written; False when the process ended before."""
     seen = len((folder / "metrics.jsonl").read_bytes()) if (folder / "metrics.jsonl").exists() else 0
@@ -82,7 +89,8 @@ def test_twenty_random_kills_with_replay_bandit_and_vigor_change_nothing(tiny_mo
     generator = random.Random(7)
     num_kills = 0
     process = _start("train", str(tmp_path / "b.yaml"))
-    while num_kills < NUM_KILLS and _kill_after_a_row(process, folder, generator.uniform(0.0, 0.25)):
+    longest_s = 1.5 * _step_seconds(tmp_path / "straight" / "run")
+    while num_kills < NUM_KILLS and _kill_after_a_row(process, folder, generator.uniform(0.0, longest_s)):
         num_kills += 1
         process = _start("resume", str(folder))
     output, _ = process.communicate(timeout=600)

@@ -296,10 +296,19 @@ def test_a_folder_is_written_by_one_process_at_a_time(tiny_model_path: Path, tmp
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
+        config = (tmp_path / "tiny/config.yaml").read_text()
         with pytest.raises(ConfigError, match="being written by another process"):
             resume(tmp_path / "tiny", ["run.num_steps=2"])
+        assert (tmp_path / "tiny/config.yaml").read_text() == config
         holder.kill()
     assert resume(tmp_path / "tiny", ["run.num_steps=2"])["steps"] == 2
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("run: {num_steps: 1}")
+    (tmp_path / ".lock").mkdir()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        resume(tmp_path)
 
 
 def test_an_update_that_is_not_finite_stops_the_run_and_spoils_no_checkpoint(

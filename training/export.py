@@ -21,7 +21,7 @@ def export_run(run: str | Path, output: str | Path, *, step: int | None = None, 
         step: The checkpoint of this step; None takes the last one, or with ``best`` the best by checkpoint.best_metric.
 
     Raises:
-        ConfigError: no run, no such checkpoint, or ``output`` exists and is not empty.
+        ConfigError: no run, no such checkpoint, its environment is not installed, or ``output`` exists and is not empty.
     """
     from winnowrl.training.learner.build import build_learner
 
@@ -36,13 +36,13 @@ def export_run(run: str | Path, output: str | Path, *, step: int | None = None, 
     if found is None:
         there = ", ".join(str(c.step) for c in store.all()) or "none"
         raise ConfigError(f"{folder.path} has no such checkpoint; there are: {there}")
+    tasks = load_task_sets(config.environment).train
     learner = build_learner(config)
     try:
         learner.load(found.path / "learner")
         learner.export(target)
     finally:
         learner.close()
-    tasks = load_task_sets(config.environment).train
     rows: list[dict[str, Any]] = [{"id": task.id, "prompt": task.prompt, "answer": task.answer} for task in tasks]
     write_atomically(target / TRAINED_TASKS, json.dumps(rows))
     return target

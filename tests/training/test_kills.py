@@ -78,7 +78,10 @@ def _kill_after_a_row(process: subprocess.Popen[str], folder: Path, delay_s: flo
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_twenty_random_kills_with_replay_bandit_and_vigor_change_nothing(tiny_model_path: Path, tmp_path: Path) -> None:
+def test_twenty_random_kills_with_replay_bandit_and_vigor_change_nothing(
+    tiny_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(SUPPORT))
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(_config(tiny_model_path, tmp_path / "straight")))
     (tmp_path / "b.yaml").write_text(yaml.safe_dump(_config(tiny_model_path, tmp_path / "killed")))
     straight = _start("train", str(tmp_path / "a.yaml"))

@@ -99,8 +99,9 @@ class TrainingLoop:
             tracker.close()
         closings: list[Callable[[], object]] = [
             lambda: self._runner.run(self._parts.collector.close()),
-            lambda: self._runner.run(self._parts.engine.close()),
+            # Before the engine: vLLM takes the process group with it, which DeepSpeed's own end still asks for.
             self._parts.learner.close,
+            lambda: self._runner.run(self._parts.engine.close()),
         ]
         for close in closings:
             try:

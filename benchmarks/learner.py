@@ -32,6 +32,7 @@ from typing import Any
 import torch
 from losses_vs_trl import trl_python
 
+from winnowrl.agents.engines.hardware import choose_dtype
 from winnowrl.configs.sections.learner import LearnerConfig
 from winnowrl.configs.sections.selector import SelectorConfig
 from winnowrl.training.aggregation import BatchTotals
@@ -135,9 +136,9 @@ class PaddedUpdate:
         terms.loss.backward()
 
 
-def work(way: str, batch: list[TrainingSequence]) -> None:
+def work(way: str, batch: list[TrainingSequence], dtype: str) -> None:
     """Child process: one update for every line on standard input."""
-    model = load_model(resolve_model_path("smollm2-135m"), dtype="float32")
+    model = load_model(resolve_model_path("smollm2-135m"), dtype=dtype)
     needed = ModelShape.of(model)
     pack = build_pack(batch, range(len(batch)))
     flops = needed.update(tokens=pack.num_tokens, head_rows=len(pack.head_positions), pairs=pack.num_attention_pairs)
@@ -149,13 +150,13 @@ def work(way: str, batch: list[TrainingSequence]) -> None:
         runner = assemble_learner(model, config, ObjectiveSpec())
     print(json.dumps({"ready": True, "tokens": pack.num_tokens}), flush=True)
     for _ in sys.stdin:
-        peaks = [matmul_peak(torch.float32)]
+        peaks = [matmul_peak(model.dtype)]
         start, cpu = time.perf_counter(), time.process_time()
         result = runner.update(batch)
         report: dict[str, Any] = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu}
-        peaks.append(matmul_peak(torch.float32))
+        peaks.append(matmul_peak(model.dtype))
         report["mfu"] = flops / report["seconds"] / (sum(peaks) / 2)
-        report["mfu_cpu"] = flops / report["cpu_seconds"] / _peak_per_cpu_second()
+        report["mfu_cpu"] = flops / report["cpu_seconds"] / _peak_per_cpu_second(model.dtype)
         report["peak_flops"] = sum(peaks) / 2
         if way != "padded":
             report["phases"] = {name: value for name, value in result.metrics.items() if name.startswith("time/")}
@@ -164,8 +165,8 @@ def work(way: str, batch: list[TrainingSequence]) -> None:
         print(json.dumps(report), flush=True)
 
 
-def _peak_per_cpu_second(size: int = 2048) -> float:
-    a, b, out = (torch.randn(size, size) for _ in range(3))
+def _peak_per_cpu_second(dtype: torch.dtype, size: int = 2048) -> float:
+    a, b, out = (torch.randn(size, size).to(dtype) for _ in range(3))
     seconds = []
     for _ in range(5):
         start = time.process_time()
@@ -251,13 +252,14 @@ def _start(way: str, batch: list[TrainingSequence], arguments: list[str]) -> Wor
     path.write_text(json.dumps(data))
     peer = str(ROOT / "benchmarks" / "learner_peer.py")
     model = resolve_model_path("smollm2-135m")
-    return Worker("trl", [str(trl_python()), "-W", "ignore", peer, str(path), model, str(PADDED_ROWS)])
+    dtype = arguments[arguments.index("--dtype") + 1]
+    return Worker("trl", [str(trl_python()), "-W", "ignore", peer, str(path), model, str(PADDED_ROWS), dtype])
 
 
-def growth(repeats: int) -> list[dict[str, float]]:
+def growth(repeats: int, dtype: str) -> list[dict[str, float]]:
     """Update time against group size and reply length, one group a batch."""
     learner = assemble_learner(
-        load_model(resolve_model_path("smollm2-135m"), dtype="float32"), LearnerConfig(**CONFIG), ObjectiveSpec()
+        load_model(resolve_model_path("smollm2-135m"), dtype=dtype), LearnerConfig(**CONFIG), ObjectiveSpec()
     )
     cases = [(members, 32) for members in (2, 4, 8, 16, 24)] + [(8, reply) for reply in (8, 16, 64, 96)]
     points: list[dict[str, float]] = []
@@ -280,10 +282,10 @@ def growth(repeats: int) -> list[dict[str, float]]:
     return points
 
 
-def selection(repeats: int) -> dict[str, float]:
+def selection(repeats: int, dtype: str) -> dict[str, float]:
     """Update time on what CBS* keeps of a step (p = 50) over the time on all of it, alternated; medians."""
     learner = assemble_learner(
-        load_model(resolve_model_path("smollm2-135m"), dtype="float32"), LearnerConfig(**CONFIG), ObjectiveSpec()
+        load_model(resolve_model_path("smollm2-135m"), dtype=dtype), LearnerConfig(**CONFIG), ObjectiveSpec()
     )
     selector = build_selector(SelectorConfig(type="cbs_star", keep_fraction=0.5), seed=0, max_tokens=128)
     rng = random.Random(3)
@@ -358,6 +360,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--ways", nargs="+", default=[*WAYS, "trl"], choices=[*WAYS, "trl"])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="1 gives honest processor seconds")
+    parser.add_argument(
+        "--dtype", default=choose_dtype(), choices=("float32", "bfloat16"), help="default: what is fast here"
+    )
     parser.add_argument("--worker", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--batch", default="flat", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -369,13 +374,17 @@ def main() -> None:
     # The workers, TRL's among them, read it when they start.
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
     if options.worker:
-        work(options.worker, make[options.batch]())
+        work(options.worker, make[options.batch](), options.dtype)
         return
     if MARK not in os.environ:
         # What `winnowrl train` does to itself.
         os.execve(sys.executable, sys.orig_argv, start_environment(os.environ))
     RESULTS.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = {"threads": torch.get_num_threads(), "load_before": os.getloadavg()[0]}
+    found: dict[str, Any] = {
+        "dtype": options.dtype,
+        "threads": torch.get_num_threads(),
+        "load_before": os.getloadavg()[0],
+    }
     if "mfu" in options.parts:
         found["mfu"] = compare("mfu", make["flat"](), options.ways, options.repeats, _arguments(options, "flat"))
     if "tree" in options.parts:
@@ -385,10 +394,10 @@ def main() -> None:
         found["tree_shared"] = 1 - pack.num_tokens / pack.num_unshared_tokens
         found["tree"] = compare("tree", batch, ["tree", "padded"], options.repeats, _arguments(options, "episodes"))
     if "growth" in options.parts:
-        found["growth"] = growth(options.repeats)
+        found["growth"] = growth(options.repeats, options.dtype)
         found["growth_line"] = linearity(found["growth"])
     if "selection" in options.parts:
-        found["selection"] = selection(options.repeats)
+        found["selection"] = selection(options.repeats, options.dtype)
     found["load_after"] = os.getloadavg()[0]
     path = RESULTS / "learner.json"
     kept = json.loads(path.read_text()) if path.exists() else {}
@@ -398,11 +407,22 @@ def main() -> None:
 
 
 def _arguments(options: argparse.Namespace, batch: str) -> list[str]:
-    return ["--groups", str(options.groups), "--batch", batch, "--threads", str(options.threads)]
+    return [
+        "--groups",
+        str(options.groups),
+        "--batch",
+        batch,
+        "--threads",
+        str(options.threads),
+        "--dtype",
+        options.dtype,
+    ]
 
 
 def _print(found: dict[str, Any]) -> None:
-    print(f"\nload {found['load_before']:.1f} before, {found['load_after']:.1f} after; {found['threads']} threads")
+    print(
+        f"\nload {found['load_before']:.1f} before, {found['load_after']:.1f} after; {found['threads']} threads, {found['dtype']}"
+    )
     for part in ("mfu", "tree"):
         if part not in found:
             continue

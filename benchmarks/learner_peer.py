@@ -46,15 +46,17 @@ def build(model_path: str, rows: int, steps: int, learning_rate: float) -> Any:
     return trainer
 
 
-def update(trainer: Any, data: dict[str, Any], rows: int) -> float:
-    """One optimizer step; returns the gradient norm."""
+def update(trainer: Any, data: dict[str, Any], rows: int, *, is_mixed: bool) -> float:
+    """One optimizer step; returns the gradient norm. ``is_mixed``: under autocast, as ``GRPOConfig(bf16=True)`` runs it."""
     import torch
 
     for start in range(0, len(data["advantages"]), rows):
         part = {name: torch.tensor(values[start : start + rows]) for name, values in data.items()}
         part["num_items_in_batch"] = torch.tensor(1)
         # As its training loop does: the loss is divided by the number of micro-batches inside.
-        trainer._compute_loss(trainer.model, part).backward()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_mixed):
+            loss = trainer._compute_loss(trainer.model, part)
+        loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), 1.0)
     trainer.optimizer.step()
     trainer.optimizer.zero_grad()
@@ -62,13 +64,13 @@ def update(trainer: Any, data: dict[str, Any], rows: int) -> float:
 
 
 def main() -> None:
-    data_path, model_path, rows = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    data_path, model_path, rows, dtype = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
     data = json.loads(data_path.read_text(encoding="utf-8"))
     trainer = build(model_path, rows, len(data["advantages"]) // rows, 1e-6)
     print(json.dumps({"ready": True}), flush=True)
     for _ in sys.stdin:
         start, cpu = time.perf_counter(), time.process_time()
-        norm = update(trainer, data, rows)
+        norm = update(trainer, data, rows, is_mixed=dtype == "bfloat16")
         report = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu, "grad_norm": norm}
         report["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(json.dumps(report), flush=True)

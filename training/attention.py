@@ -1,6 +1,6 @@
 """Attention over a prefix tree: every packed token sees its ancestors and itself.
 
-Three ways compute the same: ``blocks`` runs small dense products over runs of queries and only the keys they see (CPU),
+Three ways compute the same: ``blocks`` runs torch's fused CPU attention over runs of queries and only the keys they see,
 ``flex`` compiles the mask into FlexAttention (CUDA), ``dense`` hands the whole mask to torch's own attention (anywhere).
 
 Legend: P packed tokens, H query heads, K key/value heads, D head size, L keys of one block, n queries of one block.
@@ -8,7 +8,7 @@ Legend: P packed tokens, H query heads, K key/value heads, D head size, L keys o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from winnowrl.training.packing import IntArray
+from winnowrl.training.precision import wide
 
 ATTENTION_NAME = "winnowrl_tree"
 IMPLEMENTATIONS = ("blocks", "flex", "dense")
@@ -25,6 +26,7 @@ IMPLEMENTATIONS = ("blocks", "flex", "dense")
 # Longest run of queries in one block, and what starting one more block is worth in query-key pairs (measured on CPU).
 MAX_BLOCK = 192
 BLOCK_OVERHEAD = 6000
+BIAS_CACHE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class TreeLayout:
     implementation: str
     blocks: tuple[Block, ...] = ()
     masks: dict[Any, Any] = field(default_factory=dict)
+    bias_bytes: int = 0
 
     def dense_mask(self, window: int | None = None) -> Tensor:
         """[P, P] bool, True = seen; with ``window`` only the nearest so many ancestors."""
@@ -64,6 +67,22 @@ class TreeLayout:
             self.masks[window] = mask
         mask_of_window: Tensor = self.masks[window]
         return mask_of_window
+
+    def block_bias(self, block: Block, repeats: int, dtype: torch.dtype) -> Tensor:
+        """What is added to the block's logits, [1, 1, repeats n, L]: 0 where a query sees a key, -inf elsewhere.
+
+        Every layer asks for the same; up to ``BIAS_CACHE_BYTES`` of them are kept.
+        """
+        key = ("block", block.start, repeats, dtype)
+        if key not in self.masks:
+            shape = (repeats, *block.hidden.shape)
+            bias = torch.zeros(shape, dtype=dtype).masked_fill_(block.hidden, float("-inf")).flatten(0, 1)[None, None]
+            if self.bias_bytes + bias.nbytes > BIAS_CACHE_BYTES:
+                return bias
+            self.bias_bytes += bias.nbytes
+            self.masks[key] = bias
+        found: Tensor = self.masks[key]
+        return found
 
     def reaches(self, window: int | None) -> bool:
         """Whether some token has an ancestor outside the window."""
@@ -133,52 +152,59 @@ def _block(start: int, end: int, subtree_end: IntArray) -> Block:
     return Block(start, end, tuple(ranges), torch.from_numpy(~seen))
 
 
+# torch's fused CPU attention, which hands out the log-sums its backward pass starts from.
+_FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_FUSED_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
 class _BlockAttention(torch.autograd.Function):
-    """Softmax attention block by block; the backward pass recomputes the probabilities from their log-sum."""
+    """Softmax attention block by block; the query heads that share a key head are rows of one problem."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: Sequence[Block], scale: float) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, tree: TreeLayout, scale: float) -> Tensor:
         """``query`` [H, P, D], ``key`` and ``value`` [K, P, D]; returns [P, H, D]."""
         heads, size, width = query.shape
         out = query.new_empty(size, heads, width)
         logsums = []
-        for block in blocks:
-            scores = _scores(query, _take(key, block), block, scale)
-            logsum = torch.logsumexp(scores, -1, keepdim=True)
-            result = torch.bmm(scores.sub_(logsum).exp_(), _take(value, block))
-            out[block.start : block.end] = result.view(heads, -1, width).transpose(0, 1)
+        for block in tree.blocks:
+            rows = _rows(query, block, key.shape[0])
+            bias = tree.block_bias(block, heads // key.shape[0], wide(query.dtype))
+            result, logsum = _FUSED(
+                rows, _take(key, block)[None], _take(value, block)[None], 0.0, False, attn_mask=bias, scale=scale
+            )
+            out[block.start : block.end] = result[0].reshape(heads, -1, width).transpose(0, 1)
             logsums.append(logsum)
         ctx.save_for_backward(query, key, value, out, *logsums)
-        ctx.blocks, ctx.scale = blocks, scale
+        ctx.tree, ctx.scale = tree, scale
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, *logsums = ctx.saved_tensors
+        saved_query, saved_key, saved_value, saved_out, *logsums = ctx.saved_tensors
+        # In half precision the fused backward is slower than in float32, and rounds more.
+        dtype = wide(saved_query.dtype)
+        query, key, value = saved_query.to(dtype), saved_key.to(dtype), saved_value.to(dtype)
+        out, grad_out = saved_out.to(dtype).transpose(0, 1), grads[0].to(dtype).transpose(0, 1)
         groups = key.shape[0]
         grad_query, grad_key, grad_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
-        delta = (grads[0] * out).sum(-1)
-        for block, logsum in zip(ctx.blocks, logsums, strict=True):
-            span = slice(block.start, block.end)
-            keys, values = _take(key, block), _take(value, block)
-            probs = _scores(query, keys, block, ctx.scale).sub_(logsum).exp_()
-            grad = grads[0][span].transpose(0, 1).reshape(groups, -1, query.shape[-1])
-            _give(grad_value, torch.bmm(probs.transpose(1, 2), grad), block)
-            grad_scores = torch.bmm(grad, values.transpose(1, 2))
-            grad_scores.sub_(delta[span].transpose(0, 1).reshape(groups, -1, 1)).mul_(probs).mul_(ctx.scale)
-            grad_query[:, span] = torch.bmm(grad_scores, keys).view(query.shape[0], -1, query.shape[-1])
-            rows = query[:, span].reshape(groups, -1, query.shape[-1])
-            _give(grad_key, torch.bmm(grad_scores.transpose(1, 2), rows), block)
-        return grad_query, grad_key, grad_value, None, None
+        for block, logsum in zip(ctx.tree.blocks, logsums, strict=True):
+            bias = ctx.tree.block_bias(block, query.shape[0] // groups, dtype)
+            rows, keys, values = _rows(query, block, groups), _take(key, block)[None], _take(value, block)[None]
+            parts = _FUSED_BACKWARD(
+                _rows(grad_out, block, groups), rows, keys, values, _rows(out, block, groups), logsum, 0.0, False,
+                attn_mask=bias, scale=ctx.scale,
+            )  # fmt: skip
+            own = grad_query[:, block.start : block.end]
+            own.copy_(parts[0][0].reshape(own.shape))
+            _give(grad_key, parts[1][0], block)
+            _give(grad_value, parts[2][0], block)
+        half = saved_query.dtype
+        return grad_query.to(half), grad_key.to(half), grad_value.to(half), None, None
 
 
-def _scores(query: Tensor, keys: Tensor, block: Block, scale: float) -> Tensor:
-    """Masked, scaled logits [K, (H/K) n, L]: the query heads that share a key head are rows of one product."""
-    groups = keys.shape[0]
-    rows = query[:, block.start : block.end].reshape(groups, -1, query.shape[-1])
-    scores = torch.bmm(rows, keys.transpose(1, 2)).mul_(scale)
-    scores.view(groups, -1, *block.hidden.shape).masked_fill_(block.hidden, float("-inf"))
-    return scores
+def _rows(tensor: Tensor, block: Block, groups: int) -> Tensor:
+    """The block's rows of [H, P, D], by key head: [1, K, (H/K) n, D]."""
+    return tensor[:, block.start : block.end].reshape(1, groups, -1, tensor.shape[-1])
 
 
 def _take(tensor: Tensor, block: Block) -> Tensor:
@@ -223,7 +249,7 @@ def tree_attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     window = sliding_window if tree.reaches(sliding_window) else None
     if tree.implementation == "blocks" and window is None:
-        out = _BlockAttention.apply(query[0], key[0], value[0], tree.blocks, scale)  # type: ignore[no-untyped-call]
+        out = _BlockAttention.apply(query[0], key[0], value[0], tree, scale)  # type: ignore[no-untyped-call]
         return out[None], None
     if tree.implementation == "flex":
         return _flex_attention(query, key, value, tree, scale, window).transpose(1, 2).contiguous(), None

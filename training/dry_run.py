@@ -73,7 +73,7 @@ def _memory(config: RunConfig, model_path: str) -> dict[str, str]:
     per_token = shape["layers"] * (18 * shape["hidden"] + 4 * shape["intermediate"]) * learner_bytes
     if config.learner.gradient_checkpointing:
         per_token //= max(1, shape["layers"] // 2)
-    activations = config.learner.tokens_per_microbatch * per_token
+    activations = _packed_tokens(config) * per_token
     activations += 3 * config.learner.head_chunk_rows * shape["vocabulary"] * 4
     total = BASE_BYTES + weights + engine + activations
     return {
@@ -83,6 +83,17 @@ def _memory(config: RunConfig, model_path: str) -> dict[str, str]:
         "memory: activations of a micro-batch, about": f"{activations / GIB:.2f} GiB",
         "memory in all, about": f"{total / GIB:.1f} GiB",
     }
+
+
+def _packed_tokens(config: RunConfig) -> int:
+    """Most tokens computed together: several groups up to a target, or one long group up to the maximum."""
+    from winnowrl.agents.engines.hardware import choose_dtype
+
+    learner, conversation = config.learner, config.conversation
+    prompt = max(0, conversation.context_tokens - conversation.rollout_tokens)
+    group = prompt + config.collector.rollouts_per_task * conversation.rollout_tokens
+    target = learner.packed_tokens(choose_dtype(config.model.dtype))
+    return min(learner.max_tokens_per_microbatch, max(target, group))
 
 
 def _cache_bytes(config: RunConfig, model_path: str) -> int:

@@ -15,30 +15,34 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from winnowrl.training.precision import wide
+
 _SILU_NAMES = ("SiLU", "SiLUActivation")
+_TOLERANCES = {torch.float32: (1e-4, 1e-5), torch.bfloat16: (2e-2, 1e-2)}
 
 
 class _RMSNorm(torch.autograd.Function):
-    """y = w x / sqrt(mean(x^2) + eps); keeps x and one number a token."""
+    """y = w x / sqrt(mean(x^2) + eps), computed in at least float32; keeps x and one number a token."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        scale = torch.rsqrt(torch.linalg.vecdot(x, x).div_(x.shape[-1]).add_(eps)).unsqueeze(-1)
+        exact = x.to(wide(x.dtype))
+        scale = torch.rsqrt(torch.linalg.vecdot(exact, exact).div_(x.shape[-1]).add_(eps)).unsqueeze(-1)
         ctx.save_for_backward(x, weight, scale)
-        return (x * scale).mul_(weight)
+        return (exact * scale).to(x.dtype).mul_(weight)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         # With n = x s: dx = s (w g - n mean(w g n)), dw = sum over tokens of g n.
         x, weight, scale = ctx.saved_tensors
-        grad = grads[0]
+        exact, grad = x.to(scale.dtype), grads[0].to(scale.dtype)
         weighted = grad * weight
-        inner = torch.linalg.vecdot(weighted, x).unsqueeze(-1) * scale.pow(3) / x.shape[-1]
-        grad_x = weighted.mul_(scale).addcmul_(x, inner, value=-1.0)
+        inner = torch.linalg.vecdot(weighted, exact).unsqueeze(-1) * scale.pow(3) / x.shape[-1]
+        grad_x = weighted.mul_(scale).addcmul_(exact, inner, value=-1.0).to(x.dtype)
         if not ctx.needs_input_grad[1]:
             return grad_x, None, None
-        flat = (grad * x).flatten(0, -2)
-        return grad_x, torch.mv(flat.t(), scale.flatten()), None
+        flat = (grad * exact).flatten(0, -2)
+        return grad_x, torch.mv(flat.t(), scale.flatten()).to(weight.dtype), None
 
 
 class _GatedSiLU(torch.autograd.Function):
@@ -57,7 +61,7 @@ class _GatedSiLU(torch.autograd.Function):
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """``x`` [..., d] over its root mean square, times ``weight`` [d]; float32."""
+    """``x`` [..., d] over its root mean square, times ``weight`` [d]; in the format of ``x``."""
     out: Tensor = _RMSNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
     return out
 
@@ -69,7 +73,7 @@ def gated_silu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def use_lean_layers(model: nn.Module) -> int:
-    """Replace the forward of every layer of a float32 model that computes one of the two; returns how many."""
+    """Replace the forward of every layer that computes one of the two; returns how many."""
     replaced = 0
     for module in model.modules():
         candidate = _candidate(module)
@@ -103,7 +107,8 @@ def _feed_forward(self: Any, x: Tensor) -> Tensor:
 def _computes_the_same(module: Any, candidate: Any) -> bool:
     """Try both on a few tokens; a layer of the same look may still scale its weight or gate otherwise."""
     weight = module.weight if hasattr(module, "weight") else module.gate_proj.weight
-    if weight.dtype != torch.float32 or not weight.numel():
+    if weight.dtype not in _TOLERANCES or not weight.numel():
         return False
-    trial = torch.linspace(-2.0, 3.0, 3 * weight.shape[-1], device=weight.device).view(1, 3, -1)
-    return torch.allclose(module(trial), candidate(trial), rtol=1e-4, atol=1e-5)
+    trial = torch.linspace(-2.0, 3.0, 3 * weight.shape[-1], device=weight.device).view(1, 3, -1).to(weight.dtype)
+    rtol, atol = _TOLERANCES[weight.dtype]
+    return torch.allclose(module(trial), candidate(trial), rtol=rtol, atol=atol)

@@ -93,35 +93,37 @@ class _ChunkedHead(torch.autograd.Function):
         row_grads = logsums.new_zeros(hidden.shape[0]).index_add_(0, rows, grad_logprobs)
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
-        # Summed over chunks in float32, whatever the weight's own format.
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
+        grad_weight = None
         grad_bias = torch.zeros_like(bias) if needs_bias else None
         for span, tokens in chunks:
             logits = chunks.logits(span)
-            factor = -row_grads[span, None]
+            factor = -ctx.scale * row_grads[span, None]
             if grad_entropies is not None:
-                # log p + H, row by row, in the place of the logits
+                # log p + H, row by row
                 log_probs = logits - logsums[span, None]
-                factor = factor - grad_entropies[span, None] * (log_probs + entropies[span, None])
+                factor = factor - ctx.scale * grad_entropies[span, None] * (log_probs + entropies[span, None])
             delta = logits.sub_(logsums[span, None]).exp_().mul_(factor)
-            delta.index_put_((rows[tokens] - span.start, targets[tokens]), grad_logprobs[tokens], accumulate=True)
-            delta = delta.mul_(ctx.scale).to(hidden.dtype)
+            at = (rows[tokens] - span.start, targets[tokens])
+            delta.index_put_(at, grad_logprobs[tokens] * ctx.scale, accumulate=True)
+            delta = chunks.narrowed(delta)
             if grad_hidden is not None:
                 torch.mm(delta, weight, out=grad_hidden[span])
-            if grad_weight is not None:
-                _add_product(grad_weight, delta.t(), hidden[span])
+            if needs_weight:
+                grad_weight = _plus_product(grad_weight, delta.t(), hidden[span], is_only=len(chunks.spans) == 1)
             if grad_bias is not None:
                 grad_bias += delta.sum(0)
-        if grad_weight is not None:
-            grad_weight = grad_weight.to(weight.dtype)
+        if needs_weight:
+            grad_weight = torch.zeros_like(weight) if grad_weight is None else grad_weight.to(weight.dtype)
         return grad_hidden, grad_weight, grad_bias, None, None, None, None
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    if left.dtype == total.dtype:
-        total.addmm_(left, right)
-    else:
-        total += left @ right
+def _plus_product(total: Tensor | None, left: Tensor, right: Tensor, *, is_only: bool) -> Tensor:
+    """``total`` + ``left`` @ ``right``; a sum over several chunks is kept in float32, whatever the format of the parts."""
+    product = left @ right if total is None or left.dtype != total.dtype else None
+    if total is None:
+        assert product is not None
+        return product if is_only else product.float()
+    return total.addmm_(left, right) if product is None else total.add_(product)
 
 
 class _Chunks:
@@ -137,8 +139,10 @@ class _Chunks:
         self.order = torch.argsort(rows, stable=True)
         starts = torch.tensor([span.start for span in self.spans] + [hidden.shape[0]], device=rows.device)
         self.bounds = torch.searchsorted(rows[self.order], starts).tolist()
-        # One buffer for all chunks: fresh pages for every chunk would cost as much as the arithmetic on them.
+        # Buffers for all chunks: fresh pages for every chunk would cost as much as the arithmetic on them.
         self.buffer = hidden.new_empty(min(chunk_rows, hidden.shape[0]), weight.shape[0])
+        is_wide = self.buffer.dtype == torch.float32
+        self.wide = self.buffer if is_wide else torch.empty_like(self.buffer, dtype=torch.float32)
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
         for number, span in enumerate(self.spans):
@@ -146,8 +150,14 @@ class _Chunks:
 
     def logits(self, span: slice) -> Tensor:
         """Scaled float32 logits of the rows; valid until the next call."""
-        out = torch.mm(self.hidden[span], self.weight.t(), out=self.buffer[: span.stop - span.start])
+        size = span.stop - span.start
+        out = torch.mm(self.hidden[span], self.weight.t(), out=self.buffer[:size])
         if self.bias is not None:
             out += self.bias
-        out = out.float()
+        if self.wide is not self.buffer:
+            out = self.wide[:size].copy_(out)
         return out if self.scale == 1.0 else out.mul_(self.scale)
+
+    def narrowed(self, values: Tensor) -> Tensor:
+        """``values`` [n, V], float32, in the format of the hidden states; valid until the next ``logits``."""
+        return values if self.wide is self.buffer else self.buffer[: values.shape[0]].copy_(values)

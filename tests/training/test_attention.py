@@ -78,6 +78,21 @@ def test_gradients_of_blocks_equal_those_of_the_dense_mask(seed: int) -> None:
         torch.testing.assert_close(blocks, dense, rtol=1e-4, atol=2e-5)
 
 
+def test_in_bfloat16_only_what_goes_in_and_comes_out_is_rounded() -> None:
+    pack = random_pack(1)
+    halves = [(4 * tensor).to(torch.bfloat16).detach().requires_grad_() for tensor in inputs(pack)]
+    exact = [half.detach().double().requires_grad_() for half in halves]
+    found = {}
+    for name, tensors in (("half", halves), ("exact", exact)):
+        layout = tree_layout(pack.positions, pack.subtree_end, implementation="blocks" if name == "half" else "dense")
+        out, _ = tree_attention(None, *tensors, None, tree=layout)
+        out.backward(torch.linspace(-1, 1, out.numel()).view_as(out).to(out.dtype))
+        found[name] = [out.detach(), *(tensor.grad for tensor in tensors)]
+    for half, expected in zip(found["half"], found["exact"], strict=True):
+        # bfloat16 resolves 2^-8; log-sums rounded to it would be off by several per cent of the largest logits.
+        assert (half.double() - expected).norm() < 0.01 * expected.norm()
+
+
 def test_blocks_cover_the_pack_once_and_skip_what_is_not_seen() -> None:
     pack = random_pack(1)
     blocks = plan_blocks(pack.positions.numpy(), pack.subtree_end.numpy())

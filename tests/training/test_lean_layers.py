@@ -47,6 +47,18 @@ def test_a_model_computes_the_same_with_every_layer_replaced() -> None:
         torch.testing.assert_close(b.grad, a.grad, rtol=1e-4, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
 
 
+def test_in_bfloat16_replaced_layers_stray_no_further_from_float32_than_the_plain_ones() -> None:
+    ids = torch.arange(20)[None]
+    gradients = []
+    for dtype, is_lean in ((torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)):
+        model = tiny_model().to(dtype)
+        assert not is_lean or use_lean_layers(model) == 7
+        model(ids).logits.float().log_softmax(-1)[..., 3].sum().backward()
+        gradients.append(torch.cat([p.grad.float().flatten() for p in model.parameters()]))
+    exact, plain, lean = gradients
+    assert 0 < (lean - exact).norm() < 1.1 * (plain - exact).norm()
+
+
 def test_layers_that_only_look_alike_are_left_alone() -> None:
     class ShiftedRMSNorm(nn.Module):
         """Scales by 1 + weight."""
@@ -59,8 +71,10 @@ def test_layers_that_only_look_alike_are_left_alone() -> None:
             return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon) * (1 + self.weight)
 
     assert use_lean_layers(nn.Sequential(ShiftedRMSNorm())) == 0
-    assert use_lean_layers(tiny_model().to(torch.bfloat16)) == 0
+    assert use_lean_layers(nn.Sequential(ShiftedRMSNorm()).to(torch.bfloat16)) == 0
+    assert use_lean_layers(tiny_model().to(torch.float16)) == 0
     assert use_lean_layers(tiny_model(hidden_act="gelu")) == 5
+    assert use_lean_layers(tiny_model(hidden_act="gelu").to(torch.bfloat16)) == 5
 
 
 @pytest.mark.parametrize("attribute", ["gate_proj", "down_proj"])

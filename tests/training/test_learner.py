@@ -266,7 +266,7 @@ def test_nothing_to_train_on_is_the_callers_mistake() -> None:
 
 
 def test_flex_attention_is_refused_on_cpu_before_anything_starts() -> None:
-    with pytest.raises(ValueError, match="CUDA only; allowed here: auto, blocks, dense"):
+    with pytest.raises(ValueError, match="does not train on cpu; allowed here: auto, blocks, dense"):
         learner_for(tiny_model(), attention="flex")
 
 

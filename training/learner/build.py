@@ -68,8 +68,12 @@ def assemble_learner(
     Args:
         num_updates: Calls of ``update`` in the whole run; the schedule ends with the last.
     """
-    if config.attention == "flex" and next(model.parameters()).device.type == "cpu":
-        raise ValueError("learner.attention is 'flex', which trains on CUDA only; allowed here: auto, blocks, dense")
+    device_type = next(model.parameters()).device.type
+    if config.attention == ("flex" if device_type == "cpu" else "blocks"):
+        here = "auto, blocks, dense" if device_type == "cpu" else "auto, flex, dense"
+        raise ValueError(
+            f"learner.attention is {config.attention!r}, which does not train on {device_type}; allowed here: {here}"
+        )
     torch.manual_seed(seed)
     reference = _reference_copy(model, config, spec, temperature)
     if config.lora.rank:
@@ -79,7 +83,7 @@ def assemble_learner(
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.enable_input_require_grads()
-    if next(model.parameters()).device.type == "cpu":
+    if device_type == "cpu":
         use_lean_layers(model)
     policy = Policy(model, temperature=temperature, chunk_rows=config.head_chunk_rows).train()
     optimizer = build_adamw(
@@ -98,7 +102,7 @@ def assemble_learner(
         min_learning_rate_ratio=config.min_learning_rate_ratio,
         num_iterations=config.num_iterations,
         num_minibatches=config.num_minibatches,
-        tokens_per_microbatch=config.tokens_per_microbatch,
+        tokens_per_microbatch=config.packed_tokens(str(model.dtype).removeprefix("torch.")),
         max_tokens_per_microbatch=config.max_tokens_per_microbatch,
         prefix_sharing=config.prefix_sharing,
         attention=None if config.attention == "auto" else config.attention,

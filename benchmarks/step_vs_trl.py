@@ -4,8 +4,8 @@
     python benchmarks/step_vs_trl.py --repeats 5
 
 Both sides: SmolLM2-135M, the same prompts (about 75 tokens), 8 tasks x 8 rollouts, 8 new tokens, the same reward, learning
-rate, float32 and threads. Each side lives in a process of its own; steps alternate, and medians are compared. Ours reports
-the shares of its phases.
+rate, number format (bfloat16 is TRL's mixed precision) and threads. Each side lives in a process of its own; steps
+alternate, and medians are compared. Ours reports the shares of its phases.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 
 from losses_vs_trl import trl_python
 
+from winnowrl.agents.engines.hardware import choose_dtype
 from winnowrl.training.cli.preload import start_environment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,10 +69,10 @@ def our_worker(settings: dict[str, Any]) -> None:
     new = settings["new_tokens"]
     config = load_config(
         {
-            "model": {"path": settings["model"], "dtype": "float32"},
+            "model": {"path": settings["model"], "dtype": settings["dtype"]},
             "environment": {"id": "Benchmark/Prompts-v0"},
             "conversation": {"template": "plain", "turn_tokens": new, "rollout_tokens": new, "context_tokens": 128},
-            "engine": {"type": "vllm", "dtype": "float32"},
+            "engine": {"type": "vllm", "dtype": settings["dtype"]},
             "collector": {"tasks_per_step": settings["tasks"], "rollouts_per_task": settings["group"]},
             "learner": {"learning_rate": settings["learning_rate"], "prefix_sharing": settings["prefix_sharing"]},
         }
@@ -135,6 +136,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=8)
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--new-tokens", type=int, default=8)
+    parser.add_argument("--dtype", default=choose_dtype(), choices=("float32", "bfloat16"), help="default: fast here")
     parser.add_argument("--without-sharing", action="store_true", help="a third side: ours without prefix sharing")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -154,6 +156,7 @@ def main() -> None:
         "steps": options.repeats + 2,
         "folder": tempfile.mkdtemp(),
         "prefix_sharing": True,
+        "dtype": options.dtype,
     }
     ours = [sys.executable, "-W", "ignore", __file__, "--worker"]
     peer = [str(trl_python()), "-W", "ignore", str(ROOT / "benchmarks" / "step_vs_trl_peer.py")]
@@ -178,7 +181,7 @@ def main() -> None:
 def show(workers: list[Worker], settings: dict[str, Any], load: float) -> None:
     found = {w.name: {k: median(r[k] for r in w.reports[1:]) for k in w.reports[-1]} for w in workers}
     ours = found["winnowrl"]
-    print(f"\n{'':21} {'s/step':>8} {'GiB':>6} {'x ours':>7}   load {load:.1f} before")
+    print(f"\n{'':21} {'s/step':>8} {'GiB':>6} {'x ours':>7}   {settings['dtype']}, load {load:.1f} before")
     for name, row in found.items():
         print(
             f"{name:21} {row['seconds']:8.2f} {row['peak_rss_bytes'] / 2**30:6.2f} {row['seconds'] / ours['seconds']:7.2f}"

@@ -49,7 +49,7 @@ def main() -> None:
         loss_type="grpo",
         beta=0.0,
         max_steps=settings["steps"],
-        bf16=False,
+        bf16=settings["dtype"] == "bfloat16",
         use_cpu=True,
         gradient_checkpointing=False,
         save_strategy="no",

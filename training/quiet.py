@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from pathlib import Path
 
 NOISY_LOGGERS = ("vllm", "deepspeed", "DeepSpeed", "transformers", "torch", "httpx")
 ENVIRONMENT = {
@@ -14,6 +15,8 @@ ENVIRONMENT = {
     "TRANSFORMERS_VERBOSITY": "error",
     "DS_ACCELERATOR_LOG_LEVEL": "ERROR",
 }
+# NVIDIA's and AMD's drivers make them.
+GPU_NODES = ("/dev/nvidiactl", "/dev/kfd")
 
 
 def quiet_libraries() -> None:
@@ -22,6 +25,9 @@ def quiet_libraries() -> None:
         return
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if not any(Path(node).exists() for node in GPU_NODES):
+        # Others import DeepSpeed before the learner does; it would warn that it finds no accelerator.
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     for category in (FutureWarning, DeprecationWarning, UserWarning):
         warnings.filterwarnings("ignore", category=category)
     for name in NOISY_LOGGERS:

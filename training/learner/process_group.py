@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -57,11 +58,12 @@ def import_deepspeed() -> Any:
 
 @contextmanager
 def quiet_deepspeed() -> Iterator[None]:
-    """Drop what DeepSpeed tells while it starts, below errors."""
+    """Drop what DeepSpeed tells while it starts, below errors; its bfloat16 optimizer prints."""
     logger = logging.getLogger("DeepSpeed")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        with redirect_stdout(io.StringIO()):
+            yield
     finally:
         logger.setLevel(max(level, logging.WARNING))

@@ -124,8 +124,7 @@ def write_rollouts(folder: str | Path, step: int, groups: Iterable[Group]) -> Pa
             with zstandard.ZstdCompressor(level=_LEVEL).stream_writer(raw, closefd=False) as compressed:
                 for group in groups:
                     for rollout in group.rollouts:
-                        row = json.dumps(rollout_row(step, group, rollout), default=repr)
-                        compressed.write(row.encode("ascii") + b"\n")
+                        compressed.write(_row_text(rollout_row(step, group, rollout)).encode("ascii") + b"\n")
             raw.flush()
             os.fsync(raw.fileno())
         partial.replace(path)
@@ -133,6 +132,14 @@ def write_rollouts(folder: str | Path, step: int, groups: Iterable[Group]) -> Pa
         with contextlib.suppress(FileNotFoundError):
             partial.unlink()
     return path
+
+
+def _row_text(row: dict[str, Any]) -> str:
+    try:
+        return json.dumps(row, default=repr)
+    except (ValueError, TypeError, RecursionError):
+        # Only an environment's own info can hold itself, or keys that are no text.
+        return json.dumps({**row, "info": {"unreadable": repr(row["info"])[:1000]}}, default=repr)
 
 
 def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:

@@ -168,19 +168,21 @@ def _refuse_unknown(given: Mapping[str, Any], schema: type, where: str) -> None:
             raise ConfigError(f"unknown key {full!r}; {known}")
         nested = _section_of(schema, key)
         if nested is None:
-            _refuse_other_container(full, value, str(fields[key].type))
+            _refuse_odd_value(full, value, str(fields[key].type))
             continue
         if not isinstance(value, Mapping):
             raise ConfigError(f"{full} is {value!r}; it is a section: write its fields under it")
         _refuse_unknown(value, nested, f"{full}.")
 
 
-def _refuse_other_container(full: str, value: Any, wanted: str) -> None:
-    """A mapping for a list or the reverse, which OmegaConf refuses without saying where; a number that is none."""
+def _refuse_odd_value(full: str, value: Any, wanted: str) -> None:
+    """What OmegaConf refuses without saying where, or takes without a word: mapping or list, no value, no number."""
     if isinstance(value, Mapping) and wanted.startswith("list"):
         raise ConfigError(f"{full} is {dict(value)!r}; allowed: a list, e.g. [a, b]")
     if isinstance(value, list) and wanted.startswith("dict"):
         raise ConfigError(f"{full} is {value!r}; allowed: a mapping, e.g. {{name: value}}")
+    if value == "???":
+        raise ConfigError(f"{full} is ???, which marks a value still to be given; give one, or remove the line")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{full} is {value}; allowed: a finite number")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from math import isfinite
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -198,10 +197,11 @@ class Episode:
             raise EnvironmentFailure(
                 f"step() returned the reward {reward!r} or an info that cannot be read: {error}"
             ) from error
-        if not isinstance(observation, str) or not isfinite(turn.reward):
+        # Not a number fails the comparison too.
+        if not isinstance(observation, str) or not abs(turn.reward) <= LARGEST_REWARD:
             raise EnvironmentFailure(
                 f"step() returned an observation of type {type(observation).__name__} and the reward {reward!r}; "
-                "allowed: a string and a finite number"
+                f"allowed: a string and a number within ±{LARGEST_REWARD:g}"
             )
         turn.observation = observation
         rollout.reward += turn.reward
@@ -256,6 +256,9 @@ class Episode:
         self.phase, self.phase_since = phase, now
         return now
 
+
+# Beyond it, variances of rewards leave float32.
+LARGEST_REWARD = 1e15
 
 _OWN_FIELDS = frozenset({"action", "admissible_actions", "reward_parts", "verdict", "success", "loss_text_end"})
 

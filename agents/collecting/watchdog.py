@@ -52,7 +52,8 @@ class Watchdog:
         self._live, self._deadlines = live, deadlines
         self._timed_phases = frozenset({ENGINE} if has_workers else {ENGINE, RESET, STEP})
         self._every_s = min(1.0, max(0.01, min(deadlines.turn_s, deadlines.episode_s, deadlines.step_s) / 20))
-        self._begun = self._reported = perf_counter()
+        self._begun = self._reported = self._looked = perf_counter()
+        self._stall = (0.0, 0.0)
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(self._every_s, self._look)
 
@@ -61,12 +62,16 @@ class Watchdog:
 
     def _look(self) -> None:
         now, deadlines = perf_counter(), self._deadlines
+        stalled_s = now - self._looked - self._every_s
+        self._looked = now
+        if stalled_s > deadlines.turn_s / 2:
+            self._stall = (now, stalled_s)
         is_step_over = now - self._begun > deadlines.step_s
         for episode in list(self._live):
             if is_step_over:
                 what = f"the step took over {deadlines.step_s:g} s"
             elif episode.phase in self._timed_phases and now - episode.phase_since > deadlines.turn_s:
-                what = f"{_WAITS_FOR[episode.phase]} took over {deadlines.turn_s:g} s"
+                what = f"{_WAITS_FOR[episode.phase]} took over {deadlines.turn_s:g} s{self._blame(episode)}"
             elif episode.phase not in (SLOT, GATE) and now - episode.started - episode.waited_s > deadlines.episode_s:
                 what = f"the episode took over {deadlines.episode_s:g} s"
             else:
@@ -76,6 +81,13 @@ class Watchdog:
             self._reported = now
             logger.warning(self.report())
         self._timer = self._loop.call_later(self._every_s, self._look)
+
+    def _blame(self, episode: Episode) -> str:
+        """Names what held the event loop for most of the time the episode waited, if something did."""
+        until, stalled_s = self._stall
+        if until < episode.phase_since or not stalled_s:
+            return ""
+        return f", {stalled_s:.0f} s of it held up by an inline environment; set its `execution` to process"
 
     def report(self, num_oldest: int = 3) -> str:
         """The oldest episodes in flight and what they wait for."""

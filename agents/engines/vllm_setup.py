@@ -76,6 +76,11 @@ def start_vllm(
         dtype = choose_dtype(dtype)
         options: dict[str, Any] = {}
         if current_platform.is_cpu():
+            if block_tokens % CPU_BLOCK_TOKENS:
+                raise ValueError(
+                    f"engine.block_tokens is {block_tokens}; allowed on a CPU: 0 (takes {CPU_BLOCK_TOKENS}) and multiples of "
+                    f"{CPU_BLOCK_TOKENS}"
+                )
             size = int(kv_cache_gib * GIB) or cpu_cache_bytes(
                 model_path, dtype, max_context_tokens, max_concurrent_requests
             )

@@ -27,6 +27,8 @@ class RunSection:
     def __post_init__(self) -> None:
         if self.name is not None and (not self.name or "/" in self.name or self.name in (".", "..")):
             raise ValueError(f"run.name is {self.name!r}; allowed: a folder name without '/', or null")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"run.seed is {self.seed}; allowed: 0 to 2**63 - 1")
         if self.num_steps < 0:
             raise ValueError(f"run.num_steps is {self.num_steps}; allowed: 0 or more")
         if unknown := set(self.trackers) - set(TRACKERS):

@@ -218,7 +218,8 @@ def wrong_version(prompt: str, seed: int) -> Completion:
         (wrong_version, "engine", "policy version 5"),
         (lambda p, s: "raise", "environment", "the walker fell"),
         (lambda p, s: "quit", "environment", r"raised SystemExit: 3"),
-        (lambda p, s: "nan", "environment", "finite number"),
+        (lambda p, s: "nan", "environment", "a number within ±1e+15"),
+        (lambda p, s: "end -1e308", "environment", "the reward -1e+308; allowed"),
         (lambda p, s: "mark x " + "and on " * 500, "environment", "cannot be read"),
     ],
 )
@@ -271,6 +272,17 @@ def test_slow_replies_and_slow_steps_end_at_their_deadline_and_abort_the_request
     result = collect(slow, 1)
     assert result.failures == {"timeout": 2}
     assert "the environment's step took over" in result.rollouts[0].error.message  # type: ignore[union-attr]
+
+
+def test_a_deadline_names_the_inline_step_that_held_everything_up(codec: TextCodec) -> None:
+    async def script(prompt: str, seed: int) -> str:
+        await asyncio.sleep(0.05)
+        return "sleep 1.2" if seed % 2 else "end 1"
+
+    collector = make_collector(codec, script, turn_deadline_s=0.4, rollouts_per_task=8)
+    result = collect(collector, 1)
+    messages = [rollout.error.message for rollout in result.rollouts if rollout.error]
+    assert any("held up by an inline environment; set its `execution` to process" in message for message in messages)
 
 
 def test_episode_and_step_deadlines_end_what_goes_on_too_long(codec: TextCodec) -> None:

@@ -121,3 +121,15 @@ def test_odd_numbers_survive(tmp_path: Path) -> None:
     row = next(read_rows(write_rollouts(tmp_path, 1, [group])))
     assert row["sampler_logprobs"] == [0.0, -math.inf, 5e-324]
     assert "x" in row["info"]["path"]
+
+
+def test_an_info_that_cannot_be_written_costs_the_info_alone(tmp_path: Path) -> None:
+    group = make_group()
+    circle: dict[object, object] = {("a", 1): 2}
+    circle["itself"] = circle
+    group.rollouts[0].info = circle  # type: ignore[assignment]
+    write_rollouts(tmp_path, 1, [group])
+    rows = list(read_rows(step_path(tmp_path, 1)))
+    assert len(rows) == len(group.rollouts)
+    assert "itself" in rows[0]["info"]["unreadable"]
+    assert rows[0]["token_ids"] == group.rollouts[0].token_ids

@@ -82,8 +82,11 @@ class VllmStepper:
         self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
         if self._is_cpu:
             self._engine.apply_model(repack_heads)
+        self._forget_prefixes()
+
+    def _forget_prefixes(self) -> None:
         if not self._engine.reset_prefix_cache():
-            raise EngineFailure(f"{self.name} kept cached prefixes of the old weights: a request still holds them")
+            raise EngineFailure(f"{self.name} kept its cached prefixes: a request still holds them")
 
     def score(self, token_ids: list[int]) -> list[float]:
         from vllm import SamplingParams
@@ -93,6 +96,8 @@ class VllmStepper:
         outputs: list[Any] = []
         while not outputs:
             outputs = [output for output in self._step() if output.finished]
+        # Blocks computed alone differ in the last digits from those of a full batch: replies must not depend on a score.
+        self._forget_prefixes()
         rows = outputs[0].prompt_logprobs[1:]
         return [row[token].logprob for row, token in zip(rows, token_ids[1:], strict=True)]
 

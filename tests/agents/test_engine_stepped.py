@@ -96,6 +96,22 @@ def test_an_episodes_next_request_joins_the_very_next_step():
     assert stepper.batch_sizes == [10] * 8
 
 
+def test_callers_a_few_turns_apart_share_the_first_step():
+    engine, stepper = make()
+
+    async def caller(turns: int):
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await engine.generate([1], Sampling(2), 0)
+
+    async def run():
+        await asyncio.gather(*[caller(3 * number) for number in range(8)])
+        await engine.close()
+
+    asyncio.run(run())
+    assert stepper.batch_sizes == [8, 8]
+
+
 def test_a_request_that_arrives_later_joins_at_the_next_step():
     engine, stepper = make(step_s=0.01)
 

@@ -223,6 +223,16 @@ def test_shared_prompt_is_computed_once(loaded, loop):
     assert [reply.num_cached_tokens for reply in replies] == [64] * 4
 
 
+def test_a_score_leaves_no_computed_prefix_behind(loaded, loop):
+    # Computed alone, a block differs in the last digits from the same block in a batch: a run that scores once after its
+    # first step and one resumed after that step would draw apart.
+    engine, tokenizer, _, _ = loaded
+    prompt = (tokenizer.encode(PROMPT) * 3)[:75]
+    loop.run(engine.score(prompt))
+    [reply] = together(loop, engine, [(prompt, Sampling(2), 0)])
+    assert reply.num_cached_tokens == 0
+
+
 def test_new_weights_are_used_at_once_with_nothing_left_of_the_old(loaded, loop):
     import copy
 

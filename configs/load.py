@@ -130,6 +130,9 @@ def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
             parsed = yaml.load(value, Loader=_Loader) if value.strip() else ""
         except yaml.YAMLError as error:
             raise ConfigError(f"override {override!r}: the value is not YAML {_position(error)}") from None
+        if isinstance(parsed, bool | int | float) and _type_name(key.strip()).startswith("str"):
+            # YAML reads on, no and 1e5 as other things than a name.
+            parsed = value.strip()
         nested: Any = parsed
         for part in reversed(key.strip().split(".")):
             nested = {part: nested}

@@ -109,3 +109,9 @@ def test_files_extend_one_another_and_bad_files_are_named(tmp_path: Path) -> Non
         load_config(tmp_path)
     child.write_text("")
     assert load_config(child) == load_config({})
+
+
+@pytest.mark.parametrize("name", ["on", "no", "1e5", "007"])
+def test_a_text_field_takes_an_override_as_it_is_written(name: str) -> None:
+    assert load_config({}, [f"run.name={name}"]).run.name == name
+    assert load_config({}, ["run.name=null"]).run.name is None

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from winnowrl.agents.rollout import Group, Rollout
     from winnowrl.training.batch import TrainingSequence
 
-# Reasons of a verdict that mean no answer could be read.
-UNREADABLE = ("no answer", "unparseable", "unreadable", "nothing")
+# Reasons of a verdict that mean no answer could be read; of a program: that it is none.
+UNREADABLE = ("no answer", "unparseable", "unreadable", "nothing", "SyntaxError", "IndentationError", "TabError")
 
 
 def collection_metrics(collected: StepRollouts, tolerance: float) -> dict[str, float]:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from winnowrl.agents.collecting.outcome import StepRollouts
+from winnowrl.agents.rollout import Group, Rollout
+from winnowrl.envs.tasks import Task
 from winnowrl.training.batch import TrainingSequence
-from winnowrl.training.step_metrics import joined_allocation, staleness_metrics
+from winnowrl.training.step_metrics import collection_metrics, joined_allocation, staleness_metrics
 
 
 def sequence(birth_step: int, num_tokens: int) -> TrainingSequence:
@@ -29,3 +34,19 @@ def test_a_refilled_step_counts_both_draws() -> None:
         "allocator/smallest_group": 2.0,
         "allocator/largest_group": 16.0,
     }
+
+
+@pytest.mark.parametrize(
+    ("reason", "rate"),
+    [
+        ("no answer in the text", 0.5),
+        ("invalid: 0 of 6 checks; SyntaxError: '[' was never closed (line 2)", 0.5),
+        ("failed: 0 of 6 checks", 0.0),
+        ("invalid: 0 of 6 checks; NameError: name 'x' is not defined (line 1)", 0.0),
+    ],
+)
+def test_what_could_not_be_read_is_told_from_what_is_wrong(reason: str, rate: float) -> None:
+    read = Rollout("t", 0, 0, 1, 0, verdict="correct", verdict_reason="passed: 6 of 6 checks", reward=1.0)
+    other = Rollout("t", 0, 1, 2, 0, verdict="wrong", verdict_reason=reason)
+    step = StepRollouts(1, 0, [Group(0, Task("t", "p"), 0, [read, other])])
+    assert collection_metrics(step, 1e-6)["reward/parse_failure_rate"] == rate

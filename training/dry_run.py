@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 GIB = 2**30
-# Measured: interpreter, torch, vLLM and DeepSpeed with nothing loaded.
-BASE_BYTES = int(1.3 * GIB)
+# Measured as the rest of short runs: interpreter and libraries, vLLM's own buffers, blocks the allocator keeps.
+BASE_BYTES = int(2.4 * GIB)
 
 
 def print_dry_run(config: RunConfig, name: str, console: RunConsole | None = None) -> None:
@@ -66,7 +66,8 @@ def _memory(config: RunConfig, model_path: str) -> dict[str, str]:
     shape = model_shape(model_path)
     learner_bytes = BYTES[choose_dtype(config.model.dtype)]
     parameters = shape["parameters"]
-    masters = 4 if learner_bytes < 4 else 0
+    # In half precision: masters, and sums of gradients, in float32.
+    masters = 8 if learner_bytes < 4 else 0
     trained = parameters if not config.learner.lora.rank else parameters // 50
     weights = parameters * learner_bytes + trained * (learner_bytes + masters + 8)
     engine = parameters * BYTES[choose_dtype(config.engine.dtype)] + _cache_bytes(config, model_path)

@@ -69,6 +69,10 @@ class AuditCounts:
         return self.tp + self.fp
 
 
+# Audited groups, and wrong stops among them, before the estimate of what is lost is worth a warning.
+LOSS_AUDITS, LOSS_FALSE_STOPS = 10, 2
+
+
 class AuditLedger:
     """Collects how gated groups ended and estimates what the gate saves and costs.
 
@@ -165,15 +169,26 @@ class AuditLedger:
         return positives / total if total else math.nan
 
     def warning(self) -> str | None:
-        """A sentence when the audits rule out that the gate reaches its precision floor, else None."""
+        """A sentence when the audits rule out that the gate reaches its precision floor, or when it stops more than half
+        of what would have taught (which precision does not show where most groups have equal rewards); else None."""
         hits, judged = sum(self._recent), len(self._recent)
         low, high = wilson_interval(hits, judged)
         if high >= self.precision_floor:
-            return None
+            return self._loss_warning()
         return (
             f"gate precision is {hits / judged:.2f} over the last {judged} audited groups (95% interval {low:.2f} to "
             f"{high:.2f}), below gate.precision_floor {self.precision_floor:g}: groups that would have taught are "
             "being stopped. Refit with `winnowrl gate fit`, lower gate.threshold, or set gate.type to none"
+        )
+
+    def _loss_warning(self) -> str | None:
+        counts, kept = self.counts, self.advantage_kept
+        if counts.judged < LOSS_AUDITS or counts.fp < LOSS_FALSE_STOPS or not kept**2 < 0.5:
+            return None
+        return (
+            f"the gate leaves {kept:.2f} of the advantages' L2 norm (estimated from {counts.judged} audited groups, "
+            f"{counts.fp} of them wrong stops): more than half of what would have taught is being stopped. Refit with "
+            "`winnowrl gate fit`, lower gate.threshold, or set gate.type to none"
         )
 
     def metrics(self) -> dict[str, float]:

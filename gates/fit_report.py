@@ -38,14 +38,19 @@ def summary_lines(fit: GateFit) -> list[str]:
     """What came out, in sentences."""
     num_equal = sum(float((table.weight * table.is_equal).sum()) for table in fit.tables[:1])
     num_groups = float(fit.tables[0].weight.sum())
-    lines = [f"{num_groups:g} groups of {fit.group_size}, {num_equal:g} of them with equal rewards.", *fit.notes]
+    lines = [
+        f"{num_groups:g} groups of {fit.group_size}, {num_equal:g} of them with equal rewards: stopping groups at random "
+        f"would have precision {num_equal / num_groups:.3f}.",
+        *fit.notes,
+    ]
     if fit.best is None:
-        lines.append(f"No setting reaches precision {fit.precision_floor:g}: leave the gate off, or lower the floor.")
+        lines.append(f"No setting reaches {_floors(fit)}: leave the gate off, or lower a floor.")
         return [*lines, size_warning(fit)]
     low, high = fit.best.score.precision_interval
     lines.append(
-        f"Best at precision {fit.precision_floor:g} or more: turn {fit.best.turn}, threshold {fit.best.threshold:g}; "
+        f"Best at {_floors(fit)}: turn {fit.best.turn}, threshold {fit.best.threshold:g}; "
         f"precision {fit.best.score.precision:.3f} (95% interval {low:.2f} to {high:.2f}), "
+        f"{fit.best.score.advantage_kept:.3f} of the advantages' norm left, "
         f"{fit.best.score.saved_safe:.1%} of tokens saved without wrong stops."
     )
     if fit.cross_validation is not None:
@@ -53,10 +58,14 @@ def summary_lines(fit: GateFit) -> list[str]:
     return [*lines, size_warning(fit)]
 
 
+def _floors(fit: GateFit) -> str:
+    return f"precision {fit.precision_floor:g} and L2 kept {fit.kept_floor:g} or more"
+
+
 def sweep_table(fit: GateFit) -> Table:
-    """The best threshold of each turn at the precision floor."""
-    table = _table(f"Best threshold per turn, precision {fit.precision_floor:g} or more", ("turn", "d below"))
-    for turn, row in best_per_turn(fit.rows, fit.precision_floor).items():
+    """The best threshold of each turn at the floors."""
+    table = _table(f"Best threshold per turn at {_floors(fit)}", ("turn", "d below"))
+    for turn, row in best_per_turn(fit.rows, fit.precision_floor, fit.kept_floor).items():
         cells = [f"{row.threshold:g}", *_score_cells(row.score)] if row else ["none"] + [""] * len(_SCORE_COLUMNS)
         style = "bold" if row is not None and row == fit.best else ""
         table.add_row(str(turn), *cells, style=style)

@@ -10,6 +10,7 @@ import numpy as np
 
 from winnowrl.gates.base import Rule
 from winnowrl.gates.fitting import (
+    KEPT_FLOOR,
     CrossValidation,
     RuleScore,
     SweepRow,
@@ -48,7 +49,7 @@ class GateFit:
     Attributes:
         group_size: G of the groups replayed; the thresholds hold for no other.
         notes: what the reader should know of the groups that were left out or counted more than once.
-        best: the chosen setting, scored on the groups it was chosen on; None where none reaches the floor.
+        best: the chosen setting, scored on the groups it was chosen on; None where none reaches the floors.
         by_type: the chosen setting's score within each task type.
         cross_validation: what choosing gives on tasks it has not seen; None with a single task.
     """
@@ -56,6 +57,7 @@ class GateFit:
     group_size: int
     padding: str
     precision_floor: float
+    kept_floor: float
     notes: tuple[str, ...]
     tables: tuple[TurnTable, ...]
     rows: tuple[SweepRow, ...]
@@ -72,6 +74,7 @@ def fit_gate(
     group_size: int | None = None,
     padding: str = "end",
     precision_floor: float = 0.8,
+    kept_floor: float = KEPT_FLOOR,
     folds: int = 5,
     seed: int = 0,
 ) -> GateFit:
@@ -83,6 +86,7 @@ def fit_gate(
         group_size: G to fit for; None = the commonest.
         padding: "end" or "none".
         precision_floor: least share of stopped groups that must have had equal rewards.
+        kept_floor: least share of the advantages' L2 norm that must be left.
         folds, seed: of the cross-validation.
 
     Raises:
@@ -90,26 +94,31 @@ def fit_gate(
     """
     if not 0.0 <= precision_floor <= 1.0:
         raise ValueError(f"precision floor is {precision_floor}; allowed: 0 to 1")
+    if not 0.0 <= kept_floor <= 1.0:
+        raise ValueError(f"floor of the advantage kept is {kept_floor}; allowed: 0 to 1")
     chosen, weights, notes = choose_groups(groups, group_size)
     turns = spread_turns(chosen) if turns is None else sorted(set(turns))
     tables = [turn_table(chosen, turn, padding=padding, weights=weights) for turn in turns]
     if not any(table.can_stop.any() for table in tables):
         raise ValueError(f"no group goes on after turn {turns[0] if turns else 1}: there is nothing a gate could save")
     rows = sweep(tables)
-    best = best_row(rows, precision_floor)
+    best = best_row(rows, precision_floor, kept_floor)
     best_table = next((table for table in tables if best and table.turn == best.turn), None)
     num_tasks = len(np.unique(tables[0].task_ids))
     return GateFit(
         group_size=chosen[0].size,
         padding=padding,
         precision_floor=precision_floor,
+        kept_floor=kept_floor,
         notes=tuple(notes),
         tables=tuple(tables),
         rows=tuple(rows),
         signals=tuple(score_signals(chosen, turns)),
         best=best,
         by_type=score_by_type(best_table, Rule(distance_low=best.threshold)) if best and best_table else {},
-        cross_validation=cross_validate(tables, precision_floor, folds=folds, seed=seed) if num_tasks > 1 else None,
+        cross_validation=(
+            cross_validate(tables, precision_floor, kept_floor, folds=folds, seed=seed) if num_tasks > 1 else None
+        ),
     )
 
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RecordedGroup", "RuleScore", "SweepRow", "TurnTable", "best_row", "read_groups", "sweep", "turn_table"]
 
+# Least share of the advantages' L2 norm that a chosen gate leaves. The published gate leaves 0.967.
+KEPT_FLOOR = 0.9
+
 
 @dataclass(frozen=True, slots=True)
 class TurnTable:
@@ -200,23 +203,34 @@ def sweep(tables: Iterable[TurnTable], thresholds: Sequence[float] | None = None
     ]
 
 
-def best_row(rows: Iterable[SweepRow], precision_floor: float) -> SweepRow | None:
-    """The setting that saves most tokens on groups of equal rewards, among those whose precision reaches the floor.
+def best_row(rows: Iterable[SweepRow], precision_floor: float, kept_floor: float = KEPT_FLOOR) -> SweepRow | None:
+    """The setting that saves most tokens on groups of equal rewards, among those that reach both floors.
+
+    Precision alone does not do: where nine groups in ten have equal rewards, stopping all of them has precision 0.9, and
+    nothing is left to learn from. So ``kept_floor`` bounds :attr:`RuleScore.advantage_kept` from below as well.
 
     Equal savings go to the higher precision, then the earlier turn, then the lower threshold. None where no setting
-    that stops anything reaches the floor.
+    that stops anything reaches the floors.
     """
-    good = [row for row in rows if row.score.tokens_saved_safe > 0.0 and row.score.precision >= precision_floor]
+    good = [
+        row
+        for row in rows
+        if row.score.tokens_saved_safe > 0.0
+        and row.score.precision >= precision_floor
+        and row.score.advantage_kept >= kept_floor
+    ]
     order = [(-row.score.tokens_saved_safe, -row.score.precision, row.turn, row.threshold) for row in good]
     return good[min(range(len(good)), key=order.__getitem__)] if good else None
 
 
-def best_per_turn(rows: Iterable[SweepRow], precision_floor: float) -> dict[int, SweepRow | None]:
+def best_per_turn(
+    rows: Iterable[SweepRow], precision_floor: float, kept_floor: float = KEPT_FLOOR
+) -> dict[int, SweepRow | None]:
     """:func:`best_row` of each turn on its own."""
     by_turn: dict[int, list[SweepRow]] = {}
     for row in rows:
         by_turn.setdefault(row.turn, []).append(row)
-    return {turn: best_row(own, precision_floor) for turn, own in sorted(by_turn.items())}
+    return {turn: best_row(own, precision_floor, kept_floor) for turn, own in sorted(by_turn.items())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +248,12 @@ class CrossValidation:
 
 
 def cross_validate(
-    tables: Sequence[TurnTable], precision_floor: float, *, folds: int = 5, seed: int = 0
+    tables: Sequence[TurnTable],
+    precision_floor: float,
+    kept_floor: float = KEPT_FLOOR,
+    *,
+    folds: int = 5,
+    seed: int = 0,
 ) -> CrossValidation:
     """Choose on all parts but one and score on that one, in turn. Groups of one task stay in one part.
 
@@ -248,7 +267,7 @@ def cross_validate(
     parts = assign_folds(tables[0].task_ids, folds=folds, seed=seed)
     total, picks = RuleScore(), []
     for part in range(int(parts.max()) + 1):
-        best = best_row(sweep(table.subset(parts != part) for table in tables), precision_floor)
+        best = best_row(sweep(table.subset(parts != part) for table in tables), precision_floor, kept_floor)
         picks.append((best.turn, best.threshold) if best else None)
         table = next(table for table in tables if best is None or table.turn == best.turn)
         rule = Rule(distance_low=best.threshold) if best else Rule()

@@ -134,6 +134,8 @@ def test_a_gate_below_its_floor_warns_once_the_interval_says_so():
     # 0 of 2: upper end z^2 / (2 + z^2) = .66 < .8
     assert ledger.warning() is not None
     fair = AuditLedger(precision_floor=0.8)
+    for _ in range(10):
+        fair.record_kept(MIXED, 1)
     for rewards in [EQUAL] * 7 + [MIXED] * 3:
         fair.record_audited(rewards, tokens_before=1, tokens_after=1)
     # 7 of 10: interval .40 to .89 does not rule .8 out.
@@ -144,6 +146,20 @@ def test_a_gate_below_its_floor_warns_once_the_interval_says_so():
     assert text is not None
     assert "0.70 over the last 200 audited groups" in text
     assert "gate.precision_floor 0.8" in text
+
+
+def test_a_precise_gate_that_stops_what_would_have_taught_warns():
+    # Nine groups in ten have equal rewards: stopping all of them has precision .9 and leaves nothing.
+    ledger = AuditLedger(precision_floor=0.8)
+    for rewards in [EQUAL] * 18 + [MIXED] * 2:
+        ledger.record_audited(rewards, tokens_before=1, tokens_after=1)
+    text = ledger.warning()
+    assert text is not None
+    assert "leaves 0.00 of the advantages' L2 norm (estimated from 20 audited groups, 2 of them wrong stops)" in text
+    # Three informative groups let run against two stopped: sqrt(3 / 5) = .77 is left, the larger half.
+    for _ in range(3):
+        ledger.record_kept(MIXED, 1)
+    assert ledger.warning() is None
 
 
 def test_the_warning_looks_at_the_latest_audits():

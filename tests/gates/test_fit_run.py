@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import json
 import math
 import random
@@ -142,6 +143,20 @@ def test_without_a_good_setting_none_is_chosen():
     assert fit.best is None
     assert config_lines(fit) == ""
     assert any("leave the gate off" in line for line in summary_lines(fit))
+
+
+def test_stopping_everything_is_no_gate_however_precise() -> None:
+    # 19 of 20 groups have equal rewards, the one that differs lies in the middle: any floor of precision up to .95 lets
+    # a threshold above all distances pass, and it would leave nothing to learn from.
+    rng = random.Random(2)
+    groups = [synthetic(rng, 2 * number, length=6) for number in range(19)]
+    groups.append(dataclasses.replace(groups[0], task_id="odd", rewards=(0.0,) * 7 + (1.0,)))
+    everything = fit_gate(groups, precision_floor=0.9, kept_floor=0.0)
+    assert everything.best is not None
+    assert (everything.best.score.fp, everything.best.score.advantage_kept) == (1, 0.0)
+    fit = fit_gate(groups, precision_floor=0.9)
+    assert fit.best is None or fit.best.score.advantage_kept >= 0.9
+    assert any("at random would have precision 0.950" in line for line in summary_lines(fit))
 
 
 def test_the_text_says_that_thresholds_do_not_carry_over():

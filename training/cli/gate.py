@@ -22,6 +22,7 @@ def fit(
     run: Annotated[Path, typer.Argument(help="Run folder, e.g. runs/quickstart-1; an ungated run tells most.")],
     turns: Annotated[str, typer.Option(help="Turns to try, e.g. 5,10,15; by default up to 16 of them.")] = "",
     precision: Annotated[float, typer.Option(help="Least share of stopped groups that must have equal rewards.")] = 0.8,
+    kept: Annotated[float, typer.Option(help="Least share of the advantages' L2 norm that must be left.")] = 0.9,
     group_size: Annotated[int, typer.Option(help="Fit groups of this size; by default the commonest.")] = 0,
     padding: Annotated[str, typer.Option(help="end or none, as gate.padding.")] = "end",
     folds: Annotated[int, typer.Option(help="Parts of the cross-validation over tasks.")] = 5,
@@ -46,6 +47,7 @@ def fit(
             group_size=group_size or None,
             padding=padding,
             precision_floor=precision,
+            kept_floor=kept,
             folds=folds,
             seed=seed,
         )

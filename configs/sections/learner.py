@@ -67,6 +67,9 @@ class LearnerConfig:
     """Rows of logits held at a time; memory is this times the vocabulary, in float32."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: about a third more time for much less memory."""
+    dither_masters: bool = True
+    """In bfloat16: start each float32 master at a random one of the values that round to its weight, so that steps
+    smaller than bfloat16 resolves reach the model at once, on average over the weights."""
     zero_stage: int = 0
     """DeepSpeed ZeRO: 0 | 1 (split optimizer) | 2 (and gradients) | 3 (and weights). bfloat16 needs 1 or more; 0 becomes 1."""
     timeout_s: float = 1800.0

@@ -113,6 +113,8 @@ def assemble_learner(
     engine = TrainingEngine(
         policy, optimizer, zero_stage=config.zero_stage, grad_clip=config.grad_clip, timeout_s=config.timeout_s
     )
+    if config.dither_masters and model.dtype == torch.bfloat16:
+        engine.dither_masters(policy, seed)
     updater = Updater(policy, engine, spec, settings, reference=reference)
     return DeepSpeedLearner(policy, engine, updater, model_folder=model_folder)
 

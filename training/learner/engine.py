@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from winnowrl.agents.seeding import derive_seed
 from winnowrl.training.batch import NonFiniteUpdateError
+from winnowrl.training.learner.masters import dithered
 from winnowrl.training.learner.process_group import ensure_process_group, import_deepspeed, quiet_deepspeed
 
 # DeepSpeed reports the gradient norm only where it clips; a bound that is never reached turns clipping off.
@@ -110,6 +112,17 @@ class TrainingEngine:
             return
         with self._deepspeed.zero.GatheredParameters(parameters):
             yield
+
+    def dither_masters(self, policy: nn.Module, seed: int) -> None:
+        """Move the masters of half-precision weights off their grid: see :mod:`.masters`. Every rank must call it."""
+        from deepspeed.utils import safe_get_full_fp32_param, safe_set_full_fp32_param
+
+        for name, parameter in policy.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            generator = torch.Generator().manual_seed(derive_seed(seed, "dither", name))
+            master = safe_get_full_fp32_param(parameter)
+            safe_set_full_fp32_param(parameter, dithered(master, parameter.dtype, generator))
 
     def save(self, folder: str) -> None:
         """Weights, optimizer and masters; every rank writes its part."""

@@ -1,0 +1,68 @@
+"""Steps below what bfloat16 resolves reach the weights a model computes with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from winnowrl.training.learner.masters import dithered
+
+sys.path.insert(0, str(Path(__file__).parent))
+from learner_cases import make_batch, tiny_model
+from test_learner import learner_for
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def test_every_master_rounds_to_its_weight_and_lies_anywhere_around_it() -> None:
+    weight = torch.linspace(1.0, 1.9, 60_000).to(torch.bfloat16).float() * torch.tensor([0.25, -4.0]).repeat(30_000)
+    moved = dithered(weight, torch.bfloat16, generator())
+    assert torch.equal(moved.to(torch.bfloat16).float(), weight)
+    # Between 1 and 2 bfloat16 counts in steps of 2^-7.
+    place = (moved - weight) / (torch.exp2(weight.abs().log2().floor()) * 2.0**-7)
+    assert -0.5 <= place.min() < -0.49
+    assert 0.49 < place.max() <= 0.5
+    assert abs(float(place.mean())) < 0.01
+    assert float(place.var()) == pytest.approx(1 / 12, rel=0.03)
+
+
+def test_zeros_powers_of_two_and_what_is_no_bfloat16_number() -> None:
+    weight = torch.tensor([0.0, 1.0, -0.5, 1e-30, 0.1]).repeat(1000)
+    moved = dithered(weight, torch.bfloat16, generator()).view(1000, 5)
+    assert not moved[:, 0].any()
+    # 0.1 lies between two bfloat16 numbers: as a master it is fine where it is, like 1e-30.
+    assert torch.equal(moved[:, 3:], weight.view(1000, 5)[:, 3:])
+    for column, value in ((1, 1.0), (2, -0.5)):
+        assert (moved[:, column].to(torch.bfloat16) == value).all()
+        assert len(moved[:, column].unique()) > 500
+
+
+def arriving(*, is_dithered: bool, zero_stage: int = 0) -> float:
+    """Share of one small step that the weights of a bfloat16 model make, along the step of its float32 twin."""
+    steps = []
+    for dtype in (torch.float32, torch.bfloat16):
+        model = tiny_model().to(torch.bfloat16).to(dtype)
+        fields = {"dither_masters": is_dithered, "zero_stage": zero_stage} if dtype == torch.bfloat16 else {}
+        before = {name: tensor.detach().clone().float() for name, tensor in model.named_parameters()}
+        learner = learner_for(model, learning_rate=1e-4, adam_eps=1e-12, grad_clip=0.0, **fields)
+        start = {name: tensor.clone().float() for name, tensor in learner.named_weights()}
+        assert all(torch.equal(start[name], before[name]) for name in before)
+        learner.update(make_batch())
+        steps.append(torch.cat([(w.float() - start[name]).flatten() for name, w in learner.named_weights()]))
+        learner.close()
+    wanted, made = steps
+    return float(wanted @ made / (wanted @ wanted))
+
+
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+def test_a_step_too_small_for_bfloat16_arrives_on_average(zero_stage: int) -> None:
+    assert 0.75 < arriving(is_dithered=True, zero_stage=zero_stage) < 1.25
+
+
+def test_without_dither_it_does_not() -> None:
+    assert arriving(is_dithered=False) < 0.5

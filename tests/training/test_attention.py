@@ -52,6 +52,7 @@ def inputs(pack: Pack, heads: int = 6, groups: int = 2, width: int = 8) -> list[
     return [torch.randn(shape, generator=generator, requires_grad=True) for shape in shapes]
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")  # on a CPU we mean to
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("window", [None, 3])
 def test_every_implementation_equals_a_loop_over_ancestors(implementation: str, window: int | None) -> None:

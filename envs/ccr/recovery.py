@@ -1,12 +1,14 @@
 """Recovering the answers of several problems from one completion that may have been cut off.
 
 Source: CCR, section 5 of the recovery rules: marked answers only, first balanced box after each marker, a repeated
-index is decided by its last balanced box, an index above N is ignored, order does not matter.
+index is decided by its last balanced box, an index above N is ignored, order does not matter. A box with nothing in it
+is no answer: it would earn the format reward for nothing.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass
 
 from winnowrl.envs.math.extract import balanced_boxes
@@ -16,6 +18,15 @@ DUPLICATES = ("last", "none")
 _MARKER = re.compile(r"^[^\S\n]*(?:#+\s*)?Answer\s*([1-9]\d*)\s*:+", re.I | re.M)
 _THINKING_TAG = re.compile(r"</?think>")
 _NOT_NEWLINE = re.compile(r"[^\n]")
+# What shows nothing when a box is set, or only the dots of the pattern in the prompt; what stands inside it is kept.
+_LAYOUT = re.compile(
+    r"\\(?:h|v)?phantom\s*\{[^{}]*\}|\\[hv]space\*?\s*\{[^{}]*\}"
+    r"|\\(?:text[a-z]*|math[a-z]*|[mhvf]box|boxed|operatorname|ensuremath|(?:display|text|script)style|left|right"
+    r"|q?quad|en(?:space|skip)|(?:neg)?(?:thin|med|thick)space|space|nobreakspace|hfill?|null|(?:math)?strut|relax|empty"
+    r"|[lcdv]?dots[cbmio]?)(?![A-Za-z])"
+    r"|\\(?:[^A-Za-z{}|%#&_]|$)"
+)
+_UNSEEN = frozenset("~${}.…⋯\u2800\u115f\u1160\u3164\uffa0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +51,7 @@ class Recovery:
 
     @property
     def is_well_formed(self) -> bool:
-        """One marker with a balanced box for each problem, in order, and no other marker."""
+        """One marker with a balanced box, not an empty one, for each problem, in order, and no other marker."""
         expected = tuple(range(1, len(self.answers) + 1))
         return self.indices == expected and self.num_recovered == len(self.answers)
 
@@ -92,11 +103,18 @@ def last_recoverable_end(completion: str, num_problems: int) -> int:
 
 
 def _first_box(text: str, start: int, end: int) -> tuple[str, int] | None:
+    """Content and end of the first balanced box between the offsets; None without one, or when nothing is in it."""
     segment = text[start:end]
     for box_start, box_end, content in balanced_boxes(segment):
         if segment.startswith(r"\boxed", box_start):
-            return content, start + box_end
+            return None if is_blank(content) else (content, start + box_end)
     return None
+
+
+def is_blank(content: str) -> bool:
+    """True when a box with this content answers nothing: spacing, empty groups, or dots alone."""
+    visible = _LAYOUT.sub("", content)
+    return all(character in _UNSEEN or unicodedata.category(character)[0] in "ZC" for character in visible)
 
 
 def _blank_thinking(text: str) -> str:

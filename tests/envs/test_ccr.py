@@ -71,6 +71,49 @@ def test_recovery_rules(completion: str, answers: list[str | None]) -> None:
     assert recover_answers(completion, 3) == answers
 
 
+BLANKS = (
+    *(
+        "",
+        "  ",
+        "~",
+        "\\,",
+        "\\ ",
+        "\\;\\!\\:",
+        "\\quad",
+        "\\qquad ~",
+        "{}",
+        "{ {} }",
+        "\\text{}",
+        "\\text{ }",
+        "\\mathrm{ }",
+    ),
+    *("$ $", "\\(\\)", "\\hspace{1em}", "\\phantom{5}", "\\left.\\right.", "\\boxed{}", "\u00a0", "\u200b", "\u2800"),
+    *("...", "\\ldots", "\\dots", "…", "\n\t"),
+)
+
+
+@pytest.mark.parametrize("blank", BLANKS)
+def test_an_empty_box_is_no_answer_and_earns_no_format(blank: str) -> None:
+    environment, _ = environment_with_task(num_problems=3)
+    _, reward, _, _, info = environment.step(answer_lines(dict.fromkeys((1, 2, 3), blank)))
+    assert (reward, info["reward_parts"]["format"]) == (0.0, 0.0)
+    assert (info["ccr"]["recovered"], info["ccr"]["n_eff"]) == ([False] * 3, 0)
+
+
+@pytest.mark.parametrize(
+    "answer", ["0", "x", "\\emptyset", "\\{\\}", "-", "\\text{no}", "\\%", "∞", ".5", "\\frac{1}{2}", "数"]
+)
+def test_what_shows_is_an_answer(answer: str) -> None:
+    assert recover_answers(f"Answer 1: \\boxed{{{answer}}}", 1) == [answer]
+
+
+def test_an_empty_box_counts_as_a_cut_one_among_duplicates_and_ends_no_loss() -> None:
+    # Rule 3: the last balanced one wins, and an empty box is none. The second box after a marker never counts (rule 2).
+    text = "Answer 1: \\boxed{5}\nAnswer 1: \\boxed{~}\nAnswer 2: \\boxed{} or \\boxed{6}"
+    assert recover_answers(text, 2) == ["5", None]
+    assert text[: last_recoverable_end(text, 2)] == "Answer 1: \\boxed{5}"
+
+
 def test_duplicates_are_flagged_and_may_earn_nothing() -> None:
     text = "Answer 1: \\boxed{5}\nAnswer 1: \\boxed{8}\nAnswer 2: \\boxed{6}\nAnswer 2: \\boxed{6}"
     assert recover(text, 2).ambiguous == {1}

@@ -14,6 +14,7 @@ CLASSES = {
     "masked": "of trained rollouts, kept out of the loss by the environment or a filter",
     "unselected": "informative, not selected for the update",
     "zero_variance": "in groups of equal rewards",
+    "screening": "of allocation rounds that only chose tasks (exclude_selection_rounds)",
     "unpaired": "in groups left with fewer than two valid rewards",
     "gated": "in groups the gate stopped, up to the stop",
     "undecided": "of rollouts the verifier could not judge",
@@ -38,8 +39,10 @@ class Account:
         audit: Tokens that audited groups wrote after the gate's stop. They stand in a class as well.
         replayed: Tokens of earlier steps in the loss again (not generated anew).
         lost_requests: Requests whose tokens were never delivered.
+        respent: Tokens of fresh tasks that took the budget of stopped groups. They stand in a class as well.
         stopped_members: Live members that a gate stopped. audited_*, kept_*: members that were live at the gate's turn
-            in audited groups, and in groups let run, and what they wrote after it.
+            in audited groups, and in groups let run, and what they wrote after it. Members of later allocation rounds
+            are in none of these: they were not there to be stopped.
     """
 
     generated: int = 0
@@ -50,6 +53,7 @@ class Account:
     cached: int = 0
     audit: int = 0
     replayed: int = 0
+    respent: int = 0
     lost_requests: int = 0
     stopped_members: int = 0
     audited_members: int = 0
@@ -75,7 +79,7 @@ class Account:
         """Enter what one rollout tells of the gate: it was stopped, or what it wrote after the gate's turn."""
         if rollout.stop_reason == "gate":
             self.stopped_members += 1
-        elif group.gate_turn is not None and not group.was_gated and _was_live_at_gate(rollout, group.gate_turn):
+        elif group.gate_turn is not None and not group.was_gated and was_live_at_gate(rollout, group.gate_turn):
             after = tokens_after(rollout, group.gate_turn)
             if group.is_audit:
                 self.audited_members += 1
@@ -106,13 +110,14 @@ class Account:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Account:
-        fields: dict[str, Any] = {name: dict(v) if isinstance(v, Mapping) else v for name, v in state.items()}
+        empty = asdict(cls())
+        fields = {name: empty[name] | dict(v) if isinstance(v, Mapping) else v for name, v in state.items()}
         return cls(**fields)
 
 
 def classify(group: Group, reward_tolerance: float = 1e-6) -> list[str]:
     """The class of each rollout's tokens as long as it is not trained on, in the order of the group."""
-    if len(group.valid_rollouts) < 2:
+    if sum(rollout.is_in_baseline for rollout in group.valid_rollouts) < 2:
         of_valid = "unpaired"
     else:
         of_valid = "unselected" if group.is_informative(reward_tolerance) else "zero_variance"
@@ -122,8 +127,10 @@ def classify(group: Group, reward_tolerance: float = 1e-6) -> list[str]:
             kinds.append("failed")
         elif group.was_gated:
             kinds.append("gated")
+        elif rollout.verdict == "undecided":
+            kinds.append("undecided")
         else:
-            kinds.append("undecided" if rollout.verdict == "undecided" else of_valid)
+            kinds.append(of_valid if rollout.is_in_baseline else "screening")
     return kinds
 
 
@@ -132,6 +139,8 @@ def tokens_after(rollout: Rollout, turn: int) -> int:
     return sum(reply.num_tokens for reply in rollout.turns[turn:])
 
 
-def _was_live_at_gate(rollout: Rollout, turn: int) -> bool:
-    """It took ``turn`` actions and did not end with the last of them."""
+def was_live_at_gate(rollout: Rollout, turn: int) -> bool:
+    """It was drawn in the first round, took ``turn`` actions and did not end with the last of them."""
+    if rollout.round_index > 0:
+        return False
     return len(rollout.turns) > turn or (len(rollout.turns) == turn and rollout.stop_reason in ("error", "token_limit"))

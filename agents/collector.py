@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from winnowrl.agents.collecting.contracts import AuditDraw, GateRule, RolloutAllocator, TaskSource
     from winnowrl.agents.conversation import Conversation
     from winnowrl.agents.engines.base import Engine, Sampling
+    from winnowrl.agents.rollout import Group
     from winnowrl.configs.sections.collector import CollectorConfig
     from winnowrl.envs.tasks import Task, TaskSet
 
@@ -116,8 +117,7 @@ class Collector:
         result = await run.collect(tasks, first_round, allocator.next_round)
         groups = result.groups[: len(tasks)]
         for group, mask in zip(groups, allocator.baseline_masks(), strict=True):
-            for rollout, is_in_baseline in zip(group.rollouts, mask, strict=True):
-                rollout.is_in_baseline = is_in_baseline
+            _apply_baseline_mask(group, mask)
         if features is not None:
             allocator.observe(features, [group.rewards for group in groups], [group.was_gated for group in groups])
         return result
@@ -160,6 +160,14 @@ class Collector:
     async def close(self) -> None:
         """Close the environments and their workers, not the engine; calling it twice is fine."""
         await self.environments.close()
+
+
+def _apply_baseline_mask(group: Group, mask: Sequence[bool]) -> None:
+    """Keep rounds out of a group's baseline, unless failures left fewer than two valid rewards in what would remain."""
+    pairs = list(zip(group.rollouts, mask, strict=True))
+    is_enough = sum(is_in_baseline and rollout.is_valid for rollout, is_in_baseline in pairs) >= 2
+    for rollout, is_in_baseline in pairs:
+        rollout.is_in_baseline = is_in_baseline or not is_enough
 
 
 def build_collector(

@@ -7,10 +7,11 @@ in requests.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from winnowrl.agents.accounts import CLASSES, TRAINABLE, Account, classify, tokens_after
+from winnowrl.agents.accounts import CLASSES, TRAINABLE, Account, classify, tokens_after, was_live_at_gate
 
 if TYPE_CHECKING:
     from winnowrl.agents.collecting.outcome import StepRollouts
@@ -29,7 +30,8 @@ class Ledger:
     What a gate saved is an estimate: the live members it stopped, times what such members write after the gate's turn
     on the average. The average is that of audited groups (a random share of what the gate stops, so it is unbiased)
     once these have 8 members, of the same environment and task type where possible; before, that of groups let run,
-    whose members may write more or less than those of stopped ones.
+    whose members may write more or less than those of stopped ones. With neither it is unknown (NaN). Budget that goes to
+    other tasks in place of a stopped group, by ``respend`` or in later rounds of an allocator, is not set off against it.
 
     Args:
         reward_tolerance: Rewards that differ by no more count as equal.
@@ -65,6 +67,7 @@ class Ledger:
                 num_tokens = rollout.num_completion_tokens
                 for account in accounts:
                     account.add(rollout, kind, num_tokens)
+                    account.respent += num_tokens if group.is_replacement else 0
                     if group.gate_turn is not None:
                         account.add_gate(group, rollout)
         self.check_balance()
@@ -108,18 +111,21 @@ class Ledger:
 
     @property
     def saved_tokens(self) -> float:
-        """Estimated tokens that gates saved over the run (see the class)."""
-        return sum(account.stopped_members * self._mean_after(account) for account in self.by_type.values())
+        """Estimated tokens that gates saved over the run (see the class); NaN where nothing tells yet."""
+        return sum(self._saved(account) for account in self.by_type.values())
 
     @property
     def saved_tokens_last_step(self) -> float:
-        """Estimated tokens that gates saved in the last step."""
-        return self.last_step.stopped_members * self._mean_after(self.last_step)
+        """Estimated tokens that gates saved in the last step; NaN where nothing tells yet."""
+        return self._saved(self.last_step)
 
     @property
     def saved_s(self) -> float:
-        """Estimated wall-clock seconds of collection saved: saved tokens at the run's mean rate."""
+        """Estimated wall-clock seconds of collection saved: saved tokens at the run's mean rate; NaN as for tokens."""
         return self.saved_tokens * self.collect_s / self.total.generated if self.total.generated else 0.0
+
+    def _saved(self, account: Account) -> float:
+        return account.stopped_members * self._mean_after(account) if account.stopped_members else 0.0
 
     def _mean_after(self, account: Account) -> float:
         for members, tokens in (
@@ -131,32 +137,34 @@ class Ledger:
             if members >= MIN_REFERENCE:
                 return tokens / members
         members = self.total.audited_members + self.total.kept_members
-        return (self.total.audited_tokens + self.total.kept_tokens) / members if members else 0.0
+        return (self.total.audited_tokens + self.total.kept_tokens) / members if members else math.nan
 
     def metrics(self) -> dict[str, float]:
-        """Numbers of the last step and sums of the run, for the log."""
+        """Numbers of the last step and sums of the run, for the log; unknown ones are left out."""
         step, total = self.last_step, self.total
         share = max(1, step.generated)
-        return {
+        found = {
             "ledger/generated": float(step.generated),
             **{f"ledger/{name}_share": count / share for name, count in step.tokens.items()},
             "ledger/prefill_computed": float(step.prefill - step.cached),
             "ledger/prefill_cached": float(step.cached),
             "ledger/audit": float(step.audit),
             "ledger/replayed": float(step.replayed),
+            "ledger/respent": float(step.respent),
             "ledger/saved_by_gate": self.saved_tokens_last_step,
             "ledger/run_generated": float(total.generated),
             "ledger/run_trained": float(total.tokens["trained"]),
             "ledger/run_saved_by_gate": self.saved_tokens,
         }
+        return {name: value for name, value in found.items() if not math.isnan(value)}
 
     def summary(self) -> dict[str, Any]:
         """The run's account as plain values, for ``summary.json``."""
         return {
             "steps": self.num_steps,
             "collect_s": self.collect_s,
-            "saved_by_gate_tokens_estimate": self.saved_tokens,
-            "saved_by_gate_s_estimate": self.saved_s,
+            "saved_by_gate_tokens_estimate": _known(self.saved_tokens),
+            "saved_by_gate_s_estimate": _known(self.saved_s),
             "total": self.total.state_dict(),
             "by_type": {key: account.state_dict() for key, account in sorted(self.by_type.items())},
         }
@@ -179,6 +187,10 @@ class Ledger:
         self.check_balance()
 
 
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
 def type_key(group: Group) -> str:
     """Environment and task type, the key of :attr:`Ledger.by_type`."""
     return f"{group.env_id}:{group.task.task_type}" if group.task.task_type else group.env_id
@@ -193,7 +205,8 @@ def record_gate_outcomes(audit: AuditLedger, groups: list[Group]) -> None:
         if group.was_gated:
             audit.record_stopped(num_tokens)
         elif group.is_audit:
-            after = sum(tokens_after(rollout, group.gate_turn) for rollout in group.rollouts)
+            turn = group.gate_turn
+            after = sum(tokens_after(rollout, turn) for rollout in group.rollouts if was_live_at_gate(rollout, turn))
             audit.record_audited(
                 group.rewards, tokens_before=num_tokens - after, tokens_after=after, task_type=group.task.task_type
             )

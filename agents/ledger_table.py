@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from winnowrl.agents.accounts import CLASSES, Account
@@ -30,7 +31,7 @@ def ledger_table(ledger: Ledger) -> Table:
     table.add_row("generated", f"{total.generated:,}", "100.0%", f"{total.num_rollouts:,}", all_seconds)
     table.add_section()
     for label, count, more in _memoranda(ledger):
-        table.add_row(label, f"{count:,}", more, "", "")
+        table.add_row(label, "unknown" if count is None else f"{count:,}", more, "", "")
     return table
 
 
@@ -48,17 +49,21 @@ def type_table(ledger: Ledger) -> Table:
     return table
 
 
-def _memoranda(ledger: Ledger) -> list[tuple[str, int, str]]:
+def _memoranda(ledger: Ledger) -> list[tuple[str, int | None, str]]:
     total = ledger.total
-    rows = [
+    rows: list[tuple[str, int | None, str]] = [
         ("prompt tokens computed", total.prefill - total.cached, ""),
         ("prompt tokens from cache", total.cached, f"{total.cached / max(1, total.prefill):.1%} of prompts"),
     ]
     if total.stopped_members or total.audited_members:
-        saved = round(ledger.saved_tokens)
-        rows.append(
-            ("saved by the gate (estimate)", saved, f"{saved / max(1, saved + total.generated):.1%} of ungated")
-        )
+        if math.isnan(ledger.saved_tokens):
+            rows.append(("saved by the gate", None, "no group ran on"))
+        else:
+            saved = round(ledger.saved_tokens)
+            share = saved / max(1, saved + total.generated)
+            rows.append(("saved by the gate (estimate)", saved, f"{share:.1%} had all run on"))
+        if total.respent:
+            rows.append(("respent on fresh tasks", total.respent, _share(total.respent, total)))
         rows.append(("spent in audits of the gate", total.audit, _share(total.audit, total)))
     if total.replayed:
         rows.append(("replayed from earlier steps", total.replayed, ""))

@@ -69,7 +69,8 @@ class Rollout:
     Attributes:
         rollout_id: Unique in a run, the same whatever the order in which episodes end.
         round_index: Allocation round of its step that asked for it.
-        is_in_baseline: Its reward counts in the group's mean; False where the allocator leaves its round out.
+        is_in_baseline: Its reward counts in the group's mean and it is trained on; False where the allocator leaves its
+            round out.
         seed: Derived from run seed, step, task and index; the seed of each reply is derived from the same and its turn.
         terminated: The environment reached an end of its own. truncated: it was cut (turn or token limit); never both.
         stop_reason: What ended it. ``env_done``: the environment said so; ``turn_limit``: its step limit cut it;
@@ -193,8 +194,8 @@ class Group:
         return [rollout.reward for rollout in self.valid_rollouts]
 
     def is_informative(self, tolerance: float = 1e-6) -> bool:
-        """At least two valid rewards, and they differ by more than ``tolerance``."""
-        rewards = self.rewards
+        """At least two valid rewards in the baseline, and they differ by more than ``tolerance``."""
+        rewards = [rollout.reward for rollout in self.valid_rollouts if rollout.is_in_baseline]
         return not self.was_gated and len(rewards) >= 2 and max(rewards) - min(rewards) > tolerance
 
     def __iter__(self) -> Iterator[Rollout]:

@@ -23,7 +23,7 @@ class AllocatorConfig:
     skip_zero_variance: bool = False
     """VIGOR: give the rollouts of kept tasks without reward variance to those with."""
     exclude_selection_rounds: bool = False
-    """VIGOR: leave rounds whose rewards selected a task out of its baseline."""
+    """VIGOR: leave rounds whose rewards selected a task out of its baseline and out of the update."""
     least_rollouts: int = 3
     """VIP: lower bound on the rollouts of a task (at least 3 with dr_grpo, 2 with rloo)."""
     most_rollouts: int = 20
@@ -59,6 +59,10 @@ class AllocatorConfig:
             "reward_high",
         ),
     }
+
+    def first_round_size(self, rollouts_per_task: int) -> int:
+        """Rollouts of each task in the first round, which are those that a gate judges (VIP: on the average)."""
+        return self.first_round_rollouts if self.type == "vigor" and self.rounds > 1 else rollouts_per_task
 
     def __post_init__(self) -> None:
         if self.type not in self.TYPES:

@@ -41,7 +41,7 @@ class VigorAllocator(Allocator):
         growth: gamma, above 0.
         skip_zero_variance: give the rollouts of kept tasks without variance to those with. Where none has any, all kept
             tasks go on as without this option.
-        exclude_selection_rounds: leave rounds whose rewards selected the task out of its baseline.
+        exclude_selection_rounds: leave rounds whose rewards selected the task out of its baseline and of the update.
 
     Source: arXiv 2607.22002.
     """

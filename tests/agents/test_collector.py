@@ -439,3 +439,22 @@ def test_wrappers_and_arguments_of_the_registration_are_honoured(codec: TextCode
     collector = make_collector(codec, walk, env_kwargs={"length": 2}, max_turns=7)
     assert collector.environments.max_turns == 7
     assert isinstance(collector.environments.prototype, gymnasium.wrappers.TimeLimit)
+
+
+def test_failures_in_the_last_round_bring_the_others_back_into_the_baseline(codec: TextCodec) -> None:
+    allocator = VigorAllocator(4, rounds=2, first_round_rollouts=2, fraction=1.0, exclude_selection_rounds=True)
+    seeds: dict[str, list[int]] = {}
+
+    def walks(prompt: str, seed: int) -> str:
+        seeds.setdefault(prompt, []).append(seed)
+        return f"end {seed % 2}"
+
+    result = collect(make_collector(codec, walks, allocator=allocator))
+    assert [[r.is_in_baseline for r in g.rollouts] for g in result.groups] == [[False, False, True, True]] * 3
+    # The same step again, in which the last request of the first task fails.
+    fatal = next(iter(seeds.values()))[-1]
+    script = lambda prompt, seed: parts.engine_fails(prompt, seed) if seed == fatal else walks(prompt, seed)  # noqa: E731
+    failed, *others = collect(make_collector(codec, script, allocator=allocator)).groups
+    assert [r.is_valid for r in failed.rollouts].count(False) == 1
+    assert [r.is_in_baseline for r in failed.rollouts] == [True] * 4
+    assert all([r.is_in_baseline for r in g.rollouts] == [False, False, True, True] for g in others)

@@ -50,6 +50,12 @@ def make_group(group_id: int, rollouts: list[Rollout], task_type: str = "", **fi
     return Group(group_id, task, 0, rollouts, env_id="env/E-v0", **fields)
 
 
+def printed(table: Any) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=160).print(table)
+    return stream.getvalue()
+
+
 def collection(*groups: Group) -> StepRollouts:
     return StepRollouts(0, 0, list(groups), collect_s=2.0, failures=Counter())
 
@@ -170,10 +176,7 @@ def test_state_survives_a_round_trip_and_tables_show_it() -> None:
     restored.load_state_dict(ledger.state_dict())
     assert restored.state_dict() == ledger.state_dict()
     assert restored.summary() == ledger.summary()
-    console = Console(file=io.StringIO(), width=160)
-    console.print(ledger_table(restored))
-    console.print(type_table(restored))
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    shown = printed(ledger_table(restored)) + printed(type_table(restored))
     assert "trained: in the loss of an update" in shown
     assert "env/E-v0:type2" in shown
     assert "36" in shown  # 2 x (5 + 6 + 7) tokens generated
@@ -211,3 +214,64 @@ def test_the_ledger_balances_whatever_is_collected_and_trained(shape: Any, data:
     assert ledger.total.tokens["trained"] == sum(chosen.values())
     assert ledger.total.num_rollouts == sum(map(len, shape))
     assert set(ledger.total.tokens) == set(CLASSES)
+
+
+def test_members_of_later_rounds_are_not_counted_as_saved() -> None:
+    gated = make_group(
+        0, [make_rollout(0, i, 0.0, [5], stop_reason="gate") for i in range(4)], was_gated=True, gate_turn=1
+    )
+    # 8 members of the first round wrote 2 tokens after turn 1; 20 of a later round, which no stop could cut, 50 each.
+    first = [make_rollout(1, i, 0.0, [5, 2]) for i in range(8)]
+    later = [make_rollout(1, 8 + i, 0.0, [5, 50], round_index=1) for i in range(20)]
+    audited = make_group(1, first + later, gate_stop=True, is_audit=True, gate_turn=1)
+    ledger, audit = Ledger(), AuditLedger()
+    ledger.record_collection(collection(gated, audited))
+    record_gate_outcomes(audit, [gated, audited])
+    assert ledger.saved_tokens == 4 * 2
+    assert ledger.total.audit == 8 * 2
+    # One stopped group for one audited one, whose first round wrote 16 tokens after the gate.
+    assert audit.tokens_saved == (16.0, 16.0)
+
+
+def test_what_a_gate_saved_is_unknown_until_some_group_has_run_on() -> None:
+    ledger = Ledger()
+    members = [make_rollout(0, i, 0.0, [5], stop_reason="gate") for i in range(4)]
+    ledger.record_collection(collection(make_group(0, members, was_gated=True, gate_turn=1)))
+    assert "ledger/saved_by_gate" not in ledger.metrics()
+    assert ledger.summary()["saved_by_gate_tokens_estimate"] is None
+    assert "unknown" in printed(ledger_table(ledger))
+
+
+def test_tokens_of_replacements_have_a_row_of_their_own() -> None:
+    stopped = make_group(
+        0, [make_rollout(0, i, 0.0, [5], stop_reason="gate") for i in range(2)], was_gated=True, gate_turn=1
+    )
+    fresh = make_group(1, [make_rollout(1, i, float(i), [30]) for i in range(2)], gate_turn=1, is_replacement=True)
+    ledger = Ledger()
+    ledger.record_collection(collection(stopped, fresh))
+    assert ledger.total.respent == 60
+    assert ledger.metrics()["ledger/respent"] == 60
+    assert "respent on fresh tasks" in printed(ledger_table(ledger))
+
+
+def test_rounds_kept_out_of_the_update_are_screening() -> None:
+    screened = [make_rollout(0, i, float(i), [3], is_in_baseline=False) for i in range(2)]
+    # The last round's rewards are equal, so what remains teaches nothing although the group's rewards differ.
+    last = [make_rollout(0, 2 + i, 1.0, [4], round_index=1) for i in range(2)]
+    ledger = Ledger()
+    ledger.record_collection(collection(make_group(0, screened + last)))
+    assert {name: count for name, count in ledger.total.tokens.items() if count} == {"screening": 6, "zero_variance": 8}
+    with pytest.raises(AssertionError, match="although it is screening"):
+        ledger.record_update({0: 3})
+
+
+def test_an_account_saved_before_a_class_existed_loads() -> None:
+    ledger = Ledger()
+    ledger.record_collection(collection(make_group(0, [make_rollout(0, i, float(i), [3]) for i in range(2)])))
+    state = ledger.state_dict()
+    del state["total"]["tokens"]["screening"], state["by_type"]["env/E-v0"]["tokens"]["screening"]
+    del state["total"]["respent"]
+    restored = Ledger()
+    restored.load_state_dict(state)
+    assert restored.total.generated == 6
+    assert restored.total.tokens["screening"] == 0

@@ -34,13 +34,16 @@ class GroupBatch:
     """Sequences with their advantages, and what was left out on the way.
 
     Attributes:
-        sequences: Sequences of informative groups (of every group when ``keep_uninformative``).
+        sequences: Sequences of informative groups, and of the others where ``regularize_zero_advantage`` has KL or
+            entropy act on them.
+        informative_ids: Groups whose shaped rewards differ.
         advantages: By rollout id, of every valid rollout of a group that was not gated.
         zero_variance_ids: Rollouts of groups whose rewards are all equal, or with a single valid member.
         overlong_ids: Rollouts that the overlong filter took out of the loss.
     """
 
     sequences: list[TrainingSequence]
+    informative_ids: frozenset[int]
     advantages: dict[int, float]
     zero_variance_ids: frozenset[int]
     overlong_ids: frozenset[int]
@@ -64,14 +67,15 @@ def make_batch(
     """
     members = [(group, rollout) for group in groups if not group.was_gated for rollout in group.valid_rollouts]
     if not members:
-        return GroupBatch([], {}, frozenset(), frozenset())
+        return GroupBatch([], frozenset(), {}, frozenset(), frozenset())
     rewards = [_shaped_reward(rollout, config, max_tokens) for _, rollout in members]
     advantages = _advantages(members, rewards, config)
     informative = _informative_groups(members, rewards, config.reward_tolerance)
+    is_regularized = config.regularize_zero_advantage and (config.kl_coef > 0.0 or config.entropy_coef != 0.0)
     sequences: list[TrainingSequence] = []
     overlong: set[int] = set()
     for (group, rollout), advantage in zip(members, advantages, strict=True):
-        if group.group_id not in informative or not rollout.is_in_baseline:
+        if not rollout.is_in_baseline or not (is_regularized or group.group_id in informative):
             continue
         if config.overlong_filter and rollout.has_cut_reply:
             overlong.add(rollout.rollout_id)
@@ -79,6 +83,7 @@ def make_batch(
         sequences += _sequences(group, rollout, advantage, step)
     return GroupBatch(
         sequences,
+        frozenset(informative),
         {rollout.rollout_id: a for (_, rollout), a in zip(members, advantages, strict=True)},
         frozenset(rollout.rollout_id for group, rollout in members if group.group_id not in informative),
         frozenset(overlong),

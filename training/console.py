@@ -39,6 +39,11 @@ class Phase:
     def advance(self, count: int = 1) -> None:
         self.done += count
 
+    def grow(self, count: int) -> None:
+        """There is more to do than was known at the start."""
+        if self.total is not None:
+            self.total += count
+
 
 class _BarPhase(Phase):
     def __init__(self, name: str, total: int | None, progress: Progress) -> None:
@@ -49,6 +54,10 @@ class _BarPhase(Phase):
     def advance(self, count: int = 1) -> None:
         super().advance(count)
         self._progress.update(self._task, completed=self.done)
+
+    def grow(self, count: int) -> None:
+        super().grow(count)
+        self._progress.update(self._task, total=self.total)
 
 
 class _PlainPhase(Phase):

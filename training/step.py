@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from winnowrl.envs.tasks import Task
     from winnowrl.training.batch import TrainingSequence, UpdateResult
     from winnowrl.training.components import Components
-    from winnowrl.training.console import RunConsole
+    from winnowrl.training.console import Phase, RunConsole
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class TrainingStep:
                     step=step,
                     policy_version=parts.engine.policy_version,
                     features=features,
-                    next_task=(lambda: parts.cursor.draw(1)[0]) if respends else None,
+                    next_task=(lambda: self._replacement(phase)) if respends else None,
                     first_group=len(earlier.groups) if earlier is not None else 0,
                     on_episode_over=phase.advance,
                 )
@@ -121,6 +121,11 @@ class TrainingStep:
         assert isinstance(result, StepRollouts)
         self._allocation = joined_allocation(self._allocation, parts.allocator.metrics())
         return result if earlier is None else _joined(earlier, result)
+
+    def _replacement(self, phase: Phase) -> Task:
+        """A fresh task that takes the rollouts of a stopped group's first round."""
+        phase.grow(self._config.allocator.first_round_size(self._config.collector.rollouts_per_task))
+        return self._parts.cursor.draw(1)[0]
 
     def _choose(self, step: int, collected: StepRollouts) -> tuple[list[TrainingSequence], GroupBatch]:
         """Advantages of the full groups, then what the selector takes of them."""
@@ -161,7 +166,7 @@ class TrainingStep:
     ) -> dict[str, float]:
         parts = self._parts
         phases = {f"seconds/{name}": value for name, value in self._seconds.items()}
-        found = collection_metrics(collected, self._config.objective.reward_tolerance)
+        found = collection_metrics(collected, self._config.objective.reward_tolerance, batch.informative_ids)
         found |= phases | {"seconds/step": seconds, "batch/sequences": float(len(chosen))}
         found["batch/overlong_filtered"] = float(len(batch.overlong_ids))
         found["memory/rss_bytes"] = float(psutil.Process().memory_info().rss)

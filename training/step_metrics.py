@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from winnowrl.envs.ccr.metrics import group_metrics
@@ -16,13 +16,20 @@ if TYPE_CHECKING:
 UNREADABLE = ("no answer", "unparseable", "unreadable", "nothing", "SyntaxError", "IndentationError", "TabError")
 
 
-def collection_metrics(collected: StepRollouts, tolerance: float) -> dict[str, float]:
-    """Rewards, groups, lengths and failures of one step."""
+def collection_metrics(
+    collected: StepRollouts, tolerance: float, informative_ids: Set[int] = frozenset()
+) -> dict[str, float]:
+    """Rewards, groups, lengths and failures of one step.
+
+    Args:
+        informative_ids: Groups whose rewards differ once shaped, as by a penalty for length; they count as informative
+            beside those whose own rewards do.
+    """
     valid = [rollout for group in collected.groups for rollout in group.valid_rollouts if not group.was_gated]
     return (
         collected.metrics()
         | _reward_metrics(valid)
-        | _group_metrics(collected.groups, tolerance)
+        | _group_metrics(collected.groups, tolerance, informative_ids)
         | _length_metrics(valid)
         | _ccr_metrics(collected.groups)
         | {"tokens/generated": float(collected.num_completion_tokens)}
@@ -72,8 +79,8 @@ def _reward_metrics(valid: Sequence[Rollout]) -> dict[str, float]:
     return found
 
 
-def _group_metrics(groups: Sequence[Group], tolerance: float) -> dict[str, float]:
-    informative = sum(group.is_informative(tolerance) for group in groups)
+def _group_metrics(groups: Sequence[Group], tolerance: float, informative_ids: Set[int]) -> dict[str, float]:
+    informative = sum(group.is_informative(tolerance) or group.group_id in informative_ids for group in groups)
     running = [group for group in groups if not group.was_gated]
     return {
         "groups/informative": float(informative),

@@ -73,6 +73,17 @@ def test_the_length_penalty_makes_equal_rewards_informative() -> None:
     assert [s.advantage for s in batch.sequences] == [0.5, -0.5]
 
 
+def test_equal_rewards_train_only_where_kl_or_entropy_acts_on_them() -> None:
+    groups = [_group(1, [1, 0]), _group(2, [1, 1])]
+    plain = make_batch(groups, ObjectiveConfig(kl_coef=0.1), step=1)
+    assert [rollout_of(s.rollout_id) for s in plain.sequences] == [100, 101]
+    assert plain.informative_ids == {1}
+    regularized = make_batch(groups, ObjectiveConfig(kl_coef=0.1, regularize_zero_advantage=True), step=1)
+    assert [rollout_of(s.rollout_id) for s in regularized.sequences] == [100, 101, 200, 201]
+    assert [s.advantage for s in regularized.sequences[2:]] == [0.0, 0.0]
+    assert regularized.zero_variance_ids == {200, 201}
+
+
 def test_every_sequence_of_a_forked_rollout_trains_with_its_advantage() -> None:
     group = _group(1, [1, 0])
     group.rollouts[0].sequences.append(TokenSequence([9, 9], [False, True], [0.0, -1.0]))

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def check_combinations(config: RunConfig) -> None:
     """Raise ``ConfigError`` for fields that contradict each other across sections."""
-    for check in (_group_size, _budgets, _sampling, _engine, _reuse, _steps):
+    for check in (_group_size, _gate, _budgets, _sampling, _engine, _reuse, _steps):
         check(config)
 
 
@@ -20,6 +20,24 @@ def _group_size(config: RunConfig) -> None:
         _refuse(
             f"collector.rollouts_per_task is {size}, but the advantage is relative to the group's mean, which needs at "
             "least 2 rollouts of a task; set collector.rollouts_per_task to 2 or more"
+        )
+
+
+def _gate(config: RunConfig) -> None:
+    gate, allocator = config.gate, config.allocator
+    if gate.type == "none":
+        return
+    if gate.respend and allocator.type == "vip":
+        _refuse(
+            "gate.respend is true with allocator.type vip, which gives each task another number of rollouts: what a fresh "
+            "task would take is not defined; set gate.respend to false"
+        )
+    size = allocator.first_round_size(config.collector.rollouts_per_task)
+    share = gate.termination_fraction
+    if share is not None and allocator.type != "vip" and share > (size - 1) / size:
+        _refuse(
+            f"gate.termination_fraction is {share:g} with groups of {size}: at least {share:.0%} of them have ended only when "
+            f"all have, and then nothing is left to stop; set it to {(size - 1) / size:g} or less, or to null"
         )
 
 

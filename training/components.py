@@ -13,7 +13,7 @@ from winnowrl.agents.ledger import Ledger
 from winnowrl.agents.seeding import derive_seed
 from winnowrl.configs.load import ConfigError
 from winnowrl.gates import AuditLedger, build_allocator, build_audit, build_gate
-from winnowrl.training.preflight import Tasks, check_prompt_lengths, load_task_sets, make_env
+from winnowrl.training.preflight import Tasks, check_gate_turn, check_prompt_lengths, load_task_sets, make_env
 from winnowrl.training.selection.build import build_selector
 from winnowrl.training.task_cursor import TaskCursor
 
@@ -61,6 +61,7 @@ def lay_foundations(config: RunConfig) -> Foundations:
 
     quiet_progress_bars()
     tasks = load_task_sets(config.environment)
+    check_gate_turn(config)
     try:
         model_path = resolve_model_path(config.model.path)
         tokenizer = load_tokenizer(model_path)

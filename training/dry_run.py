@@ -44,7 +44,7 @@ def derived_numbers(config: RunConfig, foundations: Foundations) -> dict[str, st
         "held-out tasks evaluated": f"{min(len(heldout), config.evaluation.num_tasks):,} of {len(heldout):,}",
         "tasks a step": f"{collector.tasks_per_step:,}",
         "rollouts a task": f"{collector.rollouts_per_task:,}" + _spread(config),
-        "rollouts a step": f"{rollouts:,}",
+        "rollouts a step": f"{rollouts:,}" + _respent(config),
         "rollouts in the run": f"{rollouts * config.run.num_steps:,}",
         "most tokens generated a step": f"{most_tokens:,}",
         "most tokens generated in the run": f"{most_tokens * config.run.num_steps:,}",
@@ -57,6 +57,10 @@ def derived_numbers(config: RunConfig, foundations: Foundations) -> dict[str, st
 
 def _spread(config: RunConfig) -> str:
     return "" if config.allocator.type == "uniform" else f" on average ({config.allocator.type})"
+
+
+def _respent(config: RunConfig) -> str:
+    return ", at most twice that with gate.respend" if config.gate.type != "none" and config.gate.respend else ""
 
 
 def _memory(config: RunConfig, model_path: str) -> dict[str, str]:

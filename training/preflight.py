@@ -76,6 +76,24 @@ def load_task_sets(config: EnvironmentConfig) -> Tasks:
     return Tasks(train, heldout)
 
 
+def check_gate_turn(config: RunConfig) -> None:
+    """Refuse a gate whose turn comes when every episode has reached its step limit.
+
+    Raises:
+        ConfigError: naming the turn and the limit.
+    """
+    limit = config.collector.max_turns or find_spec(config.environment.id).max_episode_steps
+    if config.gate.type == "none" or limit is None or config.gate.turn < limit:
+        return
+    mend = (
+        "set gate.type to none" if limit == 1 else f"set gate.turn to {limit - 1} or less, or raise collector.max_turns"
+    )
+    raise ConfigError(
+        f"gate.turn is {config.gate.turn}, and episodes of {config.environment.id} end after {limit} turn"
+        f"{'' if limit == 1 else 's'}: no group is left to stop then; {mend}"
+    )
+
+
 def refuse_overlap(train: Sequence[Task], heldout: Sequence[Task], what: str) -> None:
     """Raise ``ConfigError`` when a held-out task is also a train task, by id or by prompt and answer."""
     ids = {task.id for task in train}

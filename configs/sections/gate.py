@@ -37,7 +37,7 @@ class GateConfig:
     audit_window: int = 200
     """The warning looks at this many latest audited groups."""
     respend: bool = False
-    """Give the rollouts of stopped groups to fresh tasks within the same step."""
+    """Give the rollouts of stopped groups to fresh tasks within the same step (at most as many groups again)."""
 
     TYPES: ClassVar[dict[str, tuple[str, ...]]] = {
         "none": (),

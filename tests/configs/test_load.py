@@ -49,6 +49,18 @@ def test_overrides_win_and_are_read_as_yaml() -> None:
         (["run.num_steps"], "has no '='"),
         (["run.num_steps=["], "the value is not YAML"),
         (["gate.turn=3"], "gate.type is 'none', which does not use it.*prefix_edit_distance"),
+        (
+            ["gate.type=prefix_edit_distance", "gate.respend=true", "allocator.type=vip"],
+            "gate.respend is true with allocator.type vip",
+        ),
+        (
+            ["gate.type=prefix_edit_distance", "gate.termination_fraction=0.95", "collector.rollouts_per_task=8"],
+            "gate.termination_fraction is 0.95 with groups of 8.*set it to 0.875 or less",
+        ),
+        (
+            ["gate.type=prefix_edit_distance", "gate.termination_fraction=0.8", "allocator.type=vigor"],
+            "gate.termination_fraction is 0.8 with groups of 2.*0.5 or less",
+        ),
         (["selector.replay.ratio=1"], r"selector.replay.type is 'none'"),
         (["selector.type=cbss"], "did you mean 'cbs'"),
         (["allocator.type=vigour"], "did you mean 'vigor'"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ def read_groups(run_dir: Path | str) -> list[RecordedGroup]:
         run_dir: a run folder with ``rollouts/``, a folder of recordings, or one recording. Plain, gzip and zstandard.
 
     Raises:
-        ValueError: no recordings there, or a line that is not a rollout, named by file and number.
+        ValueError: no recordings there, a file that cannot be read, or a line that is not a rollout, named by file and number.
     """
     files = find_recordings(Path(run_dir))
     rows: dict[tuple[int, int], dict[int, dict[str, Any]]] = defaultdict(dict)
@@ -110,8 +111,11 @@ def _open_text(file: Path) -> Iterator[TextIO]:
     if file.name.endswith(".zst"):
         import zstandard
 
-        with zstandard.open(file, "rt", encoding="utf-8") as stream:
-            yield stream
+        try:
+            with zstandard.open(file, "rt", encoding="utf-8") as stream:
+                yield stream
+        except zstandard.ZstdError as error:
+            raise ValueError(f"{file} is damaged or no zstandard file: {error}") from error
     elif file.name.endswith(".gz"):
         with gzip.open(file, "rt", encoding="utf-8") as stream:
             yield stream
@@ -129,6 +133,8 @@ def _numbered_lines(file: Path) -> Iterator[tuple[int, str]]:
                 number, line = next(lines)
             except (StopIteration, EOFError):
                 return
+            except (gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
+                raise ValueError(f"{file} is damaged: {error}") from error
             if line.endswith("\n") and line.strip():
                 yield number, line
 

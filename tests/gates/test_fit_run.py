@@ -276,6 +276,19 @@ def test_the_command_prints_and_writes_what_to_paste(tmp_path):
     assert config.precision_floor == 0.9
 
 
+def test_lines_of_an_earlier_fit_do_not_outlive_one_that_chose_nothing(tmp_path):
+    folder = tmp_path / "rollouts"
+    folder.mkdir()
+    groups = [group(n, SAME, [0, 1]) for n in range(6)] + [group(9, APART, [0, 0])]
+    rows = [row for one in groups for row in record(one)]
+    (folder / "step_000001.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (tmp_path / "gate_fit.yaml").write_text("gate: {turn: 3}\n", encoding="utf-8")
+    result = CliRunner().invoke(app, ["fit", str(tmp_path), "--turns", "2", "--precision", "0.9"])
+    assert result.exit_code == 0, result.output
+    assert "leave the gate off" in " ".join(result.output.split())
+    assert not (tmp_path / "gate_fit.yaml").exists()
+
+
 @pytest.mark.parametrize("arguments", [["nowhere"], ["nowhere", "--turns", "a,b"], ["nowhere", "--turns", "0"]])
 def test_mistakes_on_the_command_line_are_the_users(arguments):
     result = CliRunner().invoke(app, ["fit", *arguments])

@@ -123,6 +123,15 @@ def test_a_line_that_is_no_rollout_is_named(tmp_path):
         read_groups(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["step_000001.jsonl", "step_000001.jsonl.gz", "step_000001.jsonl.zst"])
+def test_a_damaged_file_is_named(tmp_path, name):
+    folder = tmp_path / "rollouts"
+    folder.mkdir()
+    (folder / name).write_bytes(b"\xff\xfe garbage \x00" * 50)
+    with pytest.raises(ValueError, match=f"{name} is damaged"):
+        read_groups(tmp_path)
+
+
 def test_what_a_run_records_is_read(tmp_path):
     from winnowrl.agents.recording import write_rollouts
     from winnowrl.agents.rollout import Group, Rollout, TokenSequence, Turn

@@ -67,6 +67,7 @@ def fit(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "gate_fit.csv").write_text(fit_report.sweep_csv(result), encoding="utf-8")
     fit_report.write_plot(result, folder / "gate_fit.png")
+    (folder / "gate_fit.yaml").unlink(missing_ok=True)
     if result.best:
         (folder / "gate_fit.yaml").write_text(fit_report.config_lines(result), encoding="utf-8")
         console.print("\n" + fit_report.config_lines(result), highlight=False, markup=False, soft_wrap=True)

@@ -49,9 +49,37 @@ if torch.distributed.get_rank() == 0:
 torch.distributed.destroy_process_group()
 """
 
+# One update of several passes over several minibatches, each dealt out to the ranks anew, with steps so large that many
+# ratios are clipped; rank 0 writes weights, metrics and clip fractions, by passes and minibatches.
+PASSES_PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch
+torch.set_num_threads(1)
+from learner_cases import make_batch, tiny_model
+from winnowrl.configs.sections.learner import LearnerConfig
+from winnowrl.training.learner import assemble_learner
+from winnowrl.training.losses import ObjectiveSpec
 
-def run_ranks(world_size: int, folder: Path) -> dict:
-    """Run the program on ``world_size`` processes; returns what rank 0 found, by ZeRO stage."""
+found = {}
+for passes, minibatches in ((2, 1), (1, 2), (2, 2), (3, 2)):
+    config = LearnerConfig(learning_rate=3e-2, grad_clip=0.5, adam_eps=1e-3, max_tokens_per_microbatch=25,
+                           num_iterations=passes, num_minibatches=minibatches)
+    learner = assemble_learner(tiny_model(), config, ObjectiveSpec(aggregation="token-mean"), num_updates=3)
+    result = learner.update(make_batch())
+    weights = torch.cat([tensor.flatten() for _, tensor in learner.named_weights()])
+    clipped = {rollout_id: stats.clip_fraction for rollout_id, stats in result.sequences.items()}
+    logprobs = {rollout_id: stats.logprobs for rollout_id, stats in result.sequences.items()}
+    found[passes, minibatches] = weights, result.metrics, clipped, logprobs
+    learner.close()
+if torch.distributed.get_rank() == 0:
+    torch.save(found, sys.argv[3])
+torch.distributed.destroy_process_group()
+"""
+
+
+def run_ranks(world_size: int, folder: Path, program: str = RANK_PROGRAM) -> dict:
+    """Run the program on ``world_size`` processes; returns what rank 0 found."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -64,7 +92,7 @@ def run_ranks(world_size: int, folder: Path) -> dict:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
         }
-        command = [sys.executable, "-W", "ignore", "-c", RANK_PROGRAM, str(CASES), str(folder), str(out)]
+        command = [sys.executable, "-W", "ignore", "-c", program, str(CASES), str(folder), str(out)]
         processes.append(
             subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         )
@@ -90,6 +118,20 @@ def test_two_ranks_and_every_zero_stage_give_the_weights_of_one_process(tmp_path
             for rollout_id, values in expected_sequences.items():
                 assert sequences[rollout_id] == pytest.approx(values, rel=1e-3, abs=1e-3)
             assert repeats, f"ZeRO-{stage}: a loaded learner went on differently"
+
+
+@pytest.mark.slow
+def test_ranks_keep_the_first_log_probs_and_the_last_clip_fraction_of_what_moves_between_them(tmp_path: Path) -> None:
+    one, two = (run_ranks(world_size, tmp_path, PASSES_PROGRAM) for world_size in (1, 2))
+    for steps, (weights, metrics, clipped, logprobs) in one.items():
+        other_weights, other_metrics, other_clipped, other_logprobs = two[steps]
+        torch.testing.assert_close(other_weights, weights, rtol=1e-4, atol=5e-5, msg=lambda m, s=steps: f"{s}: {m}")
+        for name in ("max/ratio", "ratio/mean", "clip/high", "kl/step"):
+            assert other_metrics[name] == pytest.approx(metrics[name], rel=1e-3, abs=1e-5), (steps, name)
+        assert any(clipped.values()), "nothing was clipped: the steps are too small for this test"
+        assert other_clipped == pytest.approx(clipped), steps
+        for rollout_id, expected in logprobs.items():
+            assert other_logprobs[rollout_id] == pytest.approx(expected, abs=1e-4), (steps, rollout_id)
 
 
 def run_alone(program: str, **env: str) -> str:

@@ -89,8 +89,7 @@ class Updater:
         metrics |= self._join_sums(accounts.sums()) | accounts.times() | self._memory()
         metrics["learner/mfu"] = self._flop_utilization(metrics["learner/flops"], accounts.seconds["total"])
         metrics["learner/overlong_filtered"] = float(len(batch) - len(run.members))
-        records = self._join_records(run.records)
-        stats = {batch[index].rollout_id: record.stats(batch[index]) for index, record in records.items()}
+        stats = {batch[index].rollout_id: run.records[index].stats(batch[index]) for index in sorted(run.records)}
         return UpdateResult(stats, metrics)
 
     def score(self, sequences: Sequence[TrainingSequence]) -> dict[int, SequenceStats]:
@@ -156,7 +155,11 @@ class Updater:
 
 
 class _Run:
-    """The work of one call on one batch."""
+    """The work of one call on one batch.
+
+    ``records`` are the same on all ranks between two optimizer steps: a later step deals the sequences out anew, and a rank
+    must know the first log-probs of one that another rank saw before.
+    """
 
     def __init__(
         self, owner: Updater, batch: Sequence[TrainingSequence], accounts: Accounts, *, filters: bool = True
@@ -237,16 +240,20 @@ class _Run:
             scales = self._scales(members)
             packs = self._packs(members)
         parts = []
+        seen: dict[int, SequenceRecord] = {}
         for number, pack in enumerate(packs):
             with accounts.phase("forward"):
                 logprobs, entropies = owner.engine.forward(owner.inputs(pack))
-                loss, metrics = self._objective(pack, logprobs, entropies, totals, scales)
+                fresh = record_pack(pack, logprobs, entropies)
+                loss, metrics = self._objective(pack, logprobs, entropies, fresh, totals, scales)
             if not bool(torch.isfinite(loss)):
                 raise NonFiniteUpdateError("loss")
             with accounts.phase("backward"):
                 owner.engine.backward(loss, is_last=number == len(packs) - 1)
             accounts.add(pack, has_backward=True)
             parts.append(metrics)
+            seen |= fresh
+        self._remember(seen)
         learning_rate = owner.learning_rate()
         with accounts.phase("optimizer"):
             grad_norm = owner.engine.step(learning_rate)
@@ -266,14 +273,28 @@ class _Run:
         )
         return {i: scale * self.batch[i].advantage_scale for i, scale in zip(members, scales, strict=True)}
 
+    def _remember(self, seen: dict[int, SequenceRecord]) -> None:
+        """Keep the first log-probs of each sequence of a step, and its latest clip fraction.
+
+        Args:
+            seen: Of this rank's packs alone: only the rank that ran a sequence knows how much of it was clipped.
+        """
+        for part in self.owner._gather(seen):
+            for index, record in part.items():
+                self.records.setdefault(index, record).clip_fraction = record.clip_fraction
+
     def _objective(
-        self, pack: Pack, logprobs: Tensor, entropies: Tensor, totals: BatchTotals, scales: dict[int, float]
+        self,
+        pack: Pack,
+        logprobs: Tensor,
+        entropies: Tensor,
+        fresh: dict[int, SequenceRecord],
+        totals: BatchTotals,
+        scales: dict[int, float],
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss and metrics of one pack; notes what its forward pass saw."""
+        """Loss and metrics of one pack; writes what was clipped into ``fresh``, the records of its forward pass."""
         device, members = logprobs.device, pack.members
-        fresh = record_pack(pack, logprobs, entropies)
-        self.records = fresh | self.records
-        old = joined([self._old(index) for index in members]).to(device)
+        old = joined([self._old(index, fresh) for index in members]).to(device)
         # A tensor entropy carries a gradient only where the objective asks for one: its backward is a pass over the logits.
         entropy = (entropies if self.owner.spec.needs_entropy else entropies.detach())[pack.rows.to(device)]
         terms = policy_objective(
@@ -288,15 +309,15 @@ class _Run:
             entropy=entropy,
             scale=torch.tensor([scales[index] for index in members], device=device),
         )
-        note_clipping(self.records, pack, terms.is_clipped)
+        note_clipping(fresh, pack, terms.is_clipped)
         return terms.loss, terms.metrics
 
-    def _old(self, index: int) -> FloatArray:
+    def _old(self, index: int, fresh: dict[int, SequenceRecord]) -> FloatArray:
         """Log-probs the ratio of a sequence starts from: given, or those of the update's first pass over it."""
         given = self.batch[index].old_logprobs
         if given is not None:
             return np.asarray(given, dtype=np.float32)[trained_positions(self.batch[index])]
-        return self.records[index].logprobs
+        return (self.records.get(index) or fresh[index]).logprobs
 
     def _reference(self, pack: Pack, device: torch.device) -> Tensor | None:
         if not self.owner.spec.needs_reference:

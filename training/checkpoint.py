@@ -6,13 +6,16 @@ Whatever kills the process, a folder under its final name is whole, and the prev
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from winnowrl.training.run_folder import write_atomically
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
@@ -53,9 +56,12 @@ class CheckpointStore:
         self.best_mode = best_mode
 
     def save(
-        self, step: int, state: dict[str, Any], save_learner: Callable[[Path], None], metrics: dict[str, float]
+        self, step: int, state: dict[str, Any], save_learner: Callable[[Path], None], metrics: Mapping[str, float]
     ) -> Path:
         """Write the checkpoint of ``step``; on any failure the earlier checkpoints stand untouched.
+
+        Args:
+            metrics: What is known of this very step; ``best_metric`` is looked up here.
 
         Raises:
             OSError: the disk is full or the folder cannot be written; nothing half-written is left.
@@ -69,7 +75,13 @@ class CheckpointStore:
             temporary.mkdir(parents=True)
             save_learner(temporary / "learner")
             torch.save(state, temporary / "state.pt")
-            self._write_manifest(temporary, step, metrics)
+            files = {
+                str(p.relative_to(temporary)): p.stat().st_size for p in sorted(temporary.rglob("*")) if p.is_file()
+            }
+            for name in files:
+                _sync_file(temporary / name)
+            manifest = {"format": FORMAT_VERSION, "step": step, "metrics": _numbers(metrics), "files": files}
+            write_atomically(temporary / MANIFEST, json.dumps(manifest, indent=1))
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -79,6 +91,19 @@ class CheckpointStore:
         _sync_folder(self.folder)
         self.prune()
         return final
+
+    def add_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Put what was found out after the save of ``step`` into its manifest, and prune by it.
+
+        Raises:
+            OSError: the manifest cannot be written; it stays as it was.
+        """
+        path = self.folder / f"step_{step:06d}" / MANIFEST
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest["metrics"] |= _numbers(metrics)
+        write_atomically(path, json.dumps(manifest, indent=1))
+        _sync_folder(path.parent)
+        self.prune()
 
     def all(self) -> list[Checkpoint]:
         """Whole checkpoints, oldest first. Unfinished or damaged ones are passed over."""
@@ -113,15 +138,6 @@ class CheckpointStore:
         for leftover in self.folder.glob(".writing_step_*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
-    def _write_manifest(self, folder: Path, step: int, metrics: dict[str, float]) -> None:
-        files = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
-        for name in files:
-            _sync_file(folder / name)
-        manifest = {"format": FORMAT_VERSION, "step": step, "metrics": metrics, "files": files}
-        path = folder / MANIFEST
-        path.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        _sync_file(path)
-
 
 def _read(path: Path) -> Checkpoint | None:
     if not _STEP.search(path.name):
@@ -133,6 +149,11 @@ def _read(path: Path) -> Checkpoint | None:
         return found if is_whole and manifest["format"] == FORMAT_VERSION else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _numbers(metrics: Mapping[str, float]) -> dict[str, float]:
+    """What can be compared: a score that is not a finite number is best of nothing."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 def _sync_file(path: Path) -> None:

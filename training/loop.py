@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SCORE = "eval/mean"
+
 
 class TrainingLoop:
     """Runs a configuration to its end, or to the step after which somebody asked it to stop.
@@ -57,8 +59,10 @@ class TrainingLoop:
         self._done = 0
         self._train_s = 0.0
         self._saved_at = -1
+        self._is_scored = False
+        self._step_metrics: dict[str, float] = {}
+        self._reports: dict[str, EvaluationReport] = {}
         self._trackers: list[Tracker] = []
-        self._evaluation_metrics: dict[str, float] = {}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint: every stateful part, and the engine with the learner's weights."""
@@ -67,8 +71,7 @@ class TrainingLoop:
         for name, part in self._stateful().items():
             part.load_state_dict(state[name])
         self._done, self._train_s = state["step"], state["train_s"]
-        self._evaluation_metrics = state["evaluation_metrics"]
-        self._saved_at = self._done
+        self._saved_at, self._is_scored = self._done, SCORE in checkpoint.metrics
         self._step.sync(state["policy_version"])
 
     def run(self) -> dict[str, Any]:
@@ -77,20 +80,19 @@ class TrainingLoop:
         self._trackers = build_trackers(
             config.run.trackers, self._folder.path, {"run": self._folder.name}, first_step=self._done + 1
         )
-        reports: dict[str, EvaluationReport] = {}
         with graceful_interrupts(self._announce_stop) as request:
             if config.evaluation.before and self._done == 0:
-                reports["before"] = self._evaluate("before", step=0)
+                self._evaluate("before", step=0)
+            # The evaluation of the last saved step may have been cut short.
+            self._evaluate_if_due(request)
             self._train(request)
             self._save_unless_saved()
-            is_finished = self._done >= config.run.num_steps
-            if config.evaluation.after and is_finished and not request.is_set:
-                reports["after"] = self._evaluate("after", step=self._done)
-        if "before" not in reports and (earlier := EvaluationReport.read(self._folder.evaluations / "before")):
-            reports = {"before": earlier, **reports}
-        summary = self._summary(reports, is_finished=is_finished)
+        is_finished = self._done >= config.run.num_steps
+        if "before" not in self._reports and (earlier := EvaluationReport.read(self._folder.evaluations / "before")):
+            self._reports = {"before": earlier, **self._reports}
+        summary = self._summary(is_finished=is_finished)
         self._folder.write_json("summary.json", summary)
-        self._show_end(reports, is_finished=is_finished)
+        self._show_end(is_finished=is_finished)
         return summary
 
     def close(self) -> None:
@@ -119,15 +121,32 @@ class TrainingLoop:
             outcome.metrics |= check_sync(config, self._parts, outcome, self._runner.run, step)
             self._train_s += time.perf_counter() - began
             self._record(step, outcome)
-            self._done = step
-            if (
-                config.evaluation.every_steps
-                and step % config.evaluation.every_steps == 0
-                and step < config.run.num_steps
-            ):
-                self._evaluate(f"step_{step:06d}", step=step)
-            if config.checkpoint.every_steps and step % config.checkpoint.every_steps == 0:
+            self._done, self._is_scored, self._step_metrics = step, False, outcome.metrics
+            if self._is_save_due():
                 self._save()
+            self._evaluate_if_due(request)
+
+    def _due_evaluation(self) -> str | None:
+        """Label of the evaluation that follows the present step; None where none does."""
+        settings, step = self._config.evaluation, self._done
+        if settings.after and step >= self._config.run.num_steps:
+            return "after"
+        is_due = settings.every_steps > 0 and step > 0 and step % settings.every_steps == 0
+        return f"step_{step:06d}" if is_due else None
+
+    def _is_save_due(self) -> bool:
+        """Before an evaluation, which takes long, at the last step, and wherever a score may turn out the best."""
+        settings, step = self._config.checkpoint, self._done
+        if step >= self._config.run.num_steps or (settings.every_steps > 0 and step % settings.every_steps == 0):
+            return True
+        return settings.best_metric is not None and self._due_evaluation() is not None
+
+    def _evaluate_if_due(self, request: StopRequest) -> None:
+        label = self._due_evaluation()
+        # The last one is read again where it is finished: the summary speaks of it.
+        is_wanted = label == "after" or not self._is_scored
+        if label is not None and is_wanted and not request.is_set:
+            self._evaluate(label, step=self._done)
 
     def _record(self, step: int, outcome: StepOutcome) -> None:
         if self._config.run.save_rollouts:
@@ -143,7 +162,7 @@ class TrainingLoop:
         for text in self._diagnostics.check(step, outcome.metrics, audit.warning() if audit is not None else None):
             self._console.warn(f"step {step}: {text}")
 
-    def _evaluate(self, label: str, step: int) -> EvaluationReport:
+    def _evaluate(self, label: str, step: int) -> None:
         parts, settings = self._parts, self._config.evaluation
         tasks = parts.tasks.heldout[: settings.num_tasks]
         with self._console.phase("evaluate", len(tasks) * settings.samples_per_task) as phase:
@@ -158,11 +177,14 @@ class TrainingLoop:
                 run_async=self._runner.run,
                 on_episode_over=phase.advance,
             )
-        self._evaluation_metrics = {"eval/mean": report.mean.mean, **report.pass_at_k_metrics()}
+        metrics = {SCORE: report.mean.mean, **report.pass_at_k_metrics()}
         for tracker in self._trackers:
-            tracker.log(self._evaluation_metrics, step)
+            tracker.log(metrics, step)
         self._console.say(f"held-out ({label}): {report.mean} over {report.num_tasks} tasks")
-        return report
+        self._reports[label] = report
+        self._is_scored, self._step_metrics = True, self._step_metrics | metrics
+        if self._saved_at == step:
+            self._try_to_write(lambda: self._store.add_metrics(step, metrics))
 
     def _stateful(self) -> dict[str, Any]:
         parts = self._parts
@@ -186,25 +208,32 @@ class TrainingLoop:
             "step": self._done,
             "train_s": self._train_s,
             "policy_version": self._parts.engine.policy_version,
-            "evaluation_metrics": self._evaluation_metrics,
         }
         with self._console.phase("save"):
-            try:
-                self._store.save(self._done, state, self._parts.learner.save, self._evaluation_metrics)
+            if self._try_to_write(
+                lambda: self._store.save(self._done, state, self._parts.learner.save, self._step_metrics)
+            ):
                 self._saved_at = self._done
-            except (OSError, RuntimeError) as error:
-                # torch reports a full disk as a RuntimeError of its file writer.
-                kept = self._store.latest()
-                self._console.warn(
-                    f"the checkpoint of step {self._done} could not be written ({error}); "
-                    + (f"that of step {kept.step} stands" if kept else "there is no earlier one")
-                )
+
+    def _try_to_write(self, write: Callable[[], object]) -> bool:
+        """Whether ``write`` could be done; a full disk is said, and the earlier checkpoints stand."""
+        try:
+            write()
+        except (OSError, RuntimeError) as error:
+            # torch reports a full disk as a RuntimeError of its file writer.
+            kept = self._store.latest()
+            self._console.warn(
+                f"the checkpoint of step {self._done} could not be written ({error}); "
+                + (f"that of step {kept.step} stands" if kept else "there is no earlier one")
+            )
+            return False
+        return True
 
     def _announce_stop(self) -> None:
         self._console.say("stopping after this step and saving (press Ctrl-C again to stop at once)")
 
-    def _summary(self, reports: dict[str, EvaluationReport], *, is_finished: bool) -> dict[str, Any]:
-        before, after = reports.get("before"), reports.get("after")
+    def _summary(self, *, is_finished: bool) -> dict[str, Any]:
+        before, after = self._reports.get("before"), self._reports.get("after")
         return {
             "run": self._folder.name,
             "is_finished": is_finished,
@@ -222,15 +251,15 @@ class TrainingLoop:
             "ledger": self._parts.ledger.summary(),
         }
 
-    def _show_end(self, reports: dict[str, EvaluationReport], *, is_finished: bool) -> None:
-        console = self._console
+    def _show_end(self, *, is_finished: bool) -> None:
+        console, reports = self._console, self._reports
         console.console.print(ledger_table(self._parts.ledger))
         if len(self._parts.ledger.by_type) > 1:
             console.console.print(type_table(self._parts.ledger))
         rows = [
             [f"held-out {label}", f"{report.mean.mean:.3f}", f"{report.mean.low:.3f} to {report.mean.high:.3f}",
              str(report.num_tasks), f"{report.tokens_per_answer:.1f}"]
-            for label, report in reports.items()
+            for label, report in reports.items() if label in ("before", "after")
         ]  # fmt: skip
         if {"before", "after"} <= set(reports):
             low, high = reports["after"].gain_interval(reports["before"])

@@ -44,7 +44,8 @@ class CheckpointConfig:
     keep_last: int = 2
     """Checkpoints kept, newest first (1 or more)."""
     best_metric: str | None = None
-    """Metric whose best checkpoint is kept as well, e.g. eval/mean; null keeps none."""
+    """Metric whose best checkpoint is kept as well; null keeps none. Either of a held-out evaluation (eval/mean, eval/pass@k),
+    and each evaluated step is saved, or one that a step logs (reward/mean), and the best of the saved steps is meant."""
     best_mode: str = "max"
     """max | min: which end of best_metric is best."""
 

@@ -72,3 +72,37 @@ def test_leftovers_of_a_killed_save_are_ignored_and_removed(tmp_path: Path) -> N
     assert store.latest() is None
     store.save(8, {}, _save_learner(""), {})
     assert [path.name for path in tmp_path.iterdir()] == ["step_000008"]
+
+
+def test_a_score_found_out_after_the_save_decides_what_is_best(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep_last=1, best_metric="eval/mean")
+    for step, score in enumerate([0.2, 0.7, 0.4, None, 0.1], start=1):
+        store.save(step, {}, _save_learner("whole"), {"reward/mean": 1.0})
+        if score is not None:
+            store.add_metrics(step, {"eval/mean": score})
+    assert {c.step: c.metrics.get("eval/mean") for c in store.all()} == {2: 0.7, 5: 0.1}
+    assert store.best().metrics == {"reward/mean": 1.0, "eval/mean": 0.7}  # type: ignore[union-attr]
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_score_that_cannot_be_written_leaves_the_checkpoint_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(tmp_path)
+    store.save(1, {}, _save_learner("whole"), {})
+
+    def full_disk(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        store.add_metrics(1, {"eval/mean": 0.5})
+    assert [(c.step, c.metrics) for c in store.all()] == [(1, {})]
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_a_score_that_is_no_number_is_best_of_nothing(tmp_path: Path, mode: str) -> None:
+    store = CheckpointStore(tmp_path, keep_last=3, best_metric="x", best_mode=mode)
+    for step, score in enumerate([float("nan"), 1.0, float("inf")], start=1):
+        store.save(step, {}, _save_learner(""), {"x": score})
+    assert store.best().step == 2  # type: ignore[union-attr]

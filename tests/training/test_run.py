@@ -346,3 +346,75 @@ def test_a_finished_run_is_left_as_it_is(tiny_model_path: Path, tmp_path: Path) 
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "tiny").rglob("*") if path.name != ".lock"}
     assert resume(tmp_path / "tiny") == json.loads(json.dumps(summary))
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "tiny").rglob("*") if path.name != ".lock"}
+
+
+def _score_evaluations(
+    monkeypatch: pytest.MonkeyPatch, scores: dict[int, float], die_at: int | None = None
+) -> list[int]:
+    """Evaluations give these scores by policy version (0 where none is named); the steps evaluated, in order."""
+    from winnowrl.training import loop
+    from winnowrl.training.evaluate import EvaluationReport, TaskRow
+
+    seen: list[int] = []
+
+    def evaluate(collector: Any, tasks: Any, settings: Any, *, folder: Path, **_: Any) -> EvaluationReport:
+        version = collector.engine.policy_version
+        if version == die_at:
+            raise SystemExit("killed in an evaluation")
+        seen.append(version)
+        report = EvaluationReport([TaskRow("a", "", [scores.get(version, 0.0)], [0.0], [1], 0, [""])], 1, 0.95)
+        folder.mkdir(parents=True, exist_ok=True)
+        report.write(folder)
+        return report
+
+    monkeypatch.setattr(loop, "evaluate_policy", evaluate)
+    return seen
+
+
+def _kept_scores(folder: Path) -> dict[int, float | None]:
+    from winnowrl.training.checkpoint import CheckpointStore
+
+    return {c.step: c.metrics.get("eval/mean") for c in CheckpointStore(folder / "checkpoints").all()}
+
+
+def test_the_step_evaluated_best_is_kept_with_its_own_score(
+    tiny_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Checkpoints are due at 3 and 6 alone; evaluations at 0, 2, 4 and 6. The untrained model does better than any step.
+    seen = _score_evaluations(monkeypatch, {0: 0.9, 2: 0.3, 4: 0.6, 6: 0.5})
+    checkpoint = {"every_steps": 3, "keep_last": 1, "best_metric": "eval/mean"}
+    evaluation = {"every_steps": 2}
+    train(tiny_config(tiny_model_path, tmp_path, run={"num_steps": 6}, evaluation=evaluation, checkpoint=checkpoint))
+    assert seen == [0, 2, 4, 6]
+    assert _kept_scores(tmp_path / "tiny") == {4: 0.6, 6: 0.5}
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_an_evaluation_cut_short_is_made_when_the_run_goes_on(
+    after: bool, tiny_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation = {"every_steps": 2, "before": False, "after": after}
+    checkpoint = {"every_steps": 0, "keep_last": 3, "best_metric": "eval/mean"}
+    config = tiny_config(tiny_model_path, tmp_path, evaluation=evaluation, checkpoint=checkpoint)
+    for step in (2, 4):
+        _score_evaluations(monkeypatch, {2: 0.2}, die_at=step)
+        with pytest.raises(SystemExit):
+            train(config) if step == 2 else resume(tmp_path / "tiny")
+        # The checkpoint that an evaluation speaks of stands before it, and claims no score of another step.
+        assert _kept_scores(tmp_path / "tiny") == ({2: None} if step == 2 else {2: 0.2, 4: None})
+    assert _score_evaluations(monkeypatch, {4: 0.4}) == []
+    summary = resume(tmp_path / "tiny")
+    assert summary["is_finished"]
+    assert summary["heldout_after"] == (0.4 if after else None)
+    assert _kept_scores(tmp_path / "tiny") == {2: 0.2, 4: 0.4}
+
+
+def test_a_finished_run_without_a_summary_does_not_train_again(
+    tiny_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = train(tiny_config(tiny_model_path, tmp_path, run={"num_steps": 2}))
+    rows = comparable_rows(tmp_path / "tiny")
+    (tmp_path / "tiny/summary.json").unlink()
+    again = resume(tmp_path / "tiny")
+    assert (again["heldout_before"], again["heldout_after"]) == (summary["heldout_before"], summary["heldout_after"])
+    assert comparable_rows(tmp_path / "tiny") == rows

@@ -100,10 +100,10 @@ def _run(
     from winnowrl.training.loop import TrainingLoop, latest_checkpoint
 
     checkpoint = latest_checkpoint(folder.path) if is_resumed else None
-    if checkpoint is not None and checkpoint.step >= config.run.num_steps and (folder.path / "summary.json").exists():
-        console.say(f"{folder.path} is finished at step {checkpoint.step}; raise run.num_steps to go on")
-        summary: dict[str, Any] = json.loads((folder.path / "summary.json").read_text(encoding="utf-8"))
-        if summary["is_finished"]:
+    if checkpoint is not None and checkpoint.step >= config.run.num_steps:
+        summary = _finished_summary(folder, checkpoint.step)
+        if summary is not None:
+            console.say(f"{folder.path} is finished at step {checkpoint.step}; raise run.num_steps to go on")
             return summary
     console.say(f"run {folder.path}: {config.environment.id}, {config.model.path}, {config.run.num_steps} steps")
     with asyncio.Runner() as runner:
@@ -120,6 +120,16 @@ def _run(
             return loop.run()
         finally:
             loop.close()
+
+
+def _finished_summary(folder: RunFolder, step: int) -> dict[str, Any] | None:
+    """What the run came to, if it was finished at ``step``; None where something is left to do."""
+    path = folder.path / "summary.json"
+    if not path.exists():
+        return None
+    summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    # An earlier end of the same run is no end of a run made longer since.
+    return summary if summary["is_finished"] and summary["steps"] == step else None
 
 
 def _restore(loop: TrainingLoop, checkpoint: Checkpoint) -> None:

@@ -418,3 +418,18 @@ def test_a_finished_run_without_a_summary_does_not_train_again(
     again = resume(tmp_path / "tiny")
     assert (again["heldout_before"], again["heldout_after"]) == (summary["heldout_before"], summary["heldout_after"])
     assert comparable_rows(tmp_path / "tiny") == rows
+
+
+def test_the_summary_of_an_earlier_end_does_not_end_a_longer_run(
+    tiny_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _score_evaluations(monkeypatch, {2: 0.2})
+    train(tiny_config(tiny_model_path, tmp_path, run={"num_steps": 2}, evaluation={"before": False}))
+    _score_evaluations(monkeypatch, {}, die_at=4)
+    with pytest.raises(SystemExit):
+        resume(tmp_path / "tiny", ["run.num_steps=4"])
+    _score_evaluations(monkeypatch, {4: 0.4})
+    summary = resume(tmp_path / "tiny")
+    assert (summary["steps"], summary["heldout_after"]) == (4, 0.4)
+    assert json.loads((tmp_path / "tiny/summary.json").read_text())["steps"] == 4
+    assert resume(tmp_path / "tiny") == json.loads(json.dumps(summary))

@@ -129,9 +129,10 @@ class Episode:
             if truncated:
                 rollout.truncated = True
                 return "turn_limit" if len(turns) == settings.environments.max_turns else "env_done"
-            if len(turns) == group.gate_turn and not await self._pass_gate():
-                return "gate"
             conversation.add_observation(turn.observation)
+            # A member without room for another reply has ended: nothing of it is left to save.
+            if len(turns) == group.gate_turn and conversation.can_continue and not await self._pass_gate():
+                return "gate"
         if not turns:
             raise EnvironmentFailure(
                 "the first prompt leaves no room for a reply; raise conversation.context_tokens, or leave out tasks with "

@@ -107,8 +107,10 @@ class GroupRun:
             [episode.rollout.actions for episode in judged], [episode.is_over for episode in judged]
         )
         record.gate_distance, record.gate_reason = decision.distance, decision.reason
-        record.gate_stop = decision.stop
-        if not decision.stop:
+        record.gate_stop = decision.stop and bool(self._waiting)
+        if decision.stop and not self._waiting:
+            record.gate_reason += "; all members have ended: nothing to stop"
+        if not record.gate_stop:
             return True
         record.is_audit = self._draw_audit(self)
         if record.is_audit:

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from winnowrl.agents.conversation import TokenBudgets
 from winnowrl.agents.ledger import Ledger
 from winnowrl.agents.text_codec import TextCodec
 from winnowrl.envs.tasks import Task
-from winnowrl.gates import PrefixEditDistanceGate
+from winnowrl.gates import GateDecision, PrefixEditDistanceGate
 from winnowrl.gates.allocation import VigorAllocator
 from winnowrl.gates.audit import AuditSampler
 
@@ -182,3 +183,58 @@ def test_a_stopped_group_counts_as_variance_zero_and_gets_no_more_rollouts(codec
         assert group.was_gated == (number % 2 == 0)
         assert len(group.rollouts) == (4 if group.was_gated else 12)
     assert sum(result.rounds) == 48 == len(result.rollouts)
+
+
+class StopAll:
+    """A gate that does not look at who has ended."""
+
+    turn = 3
+
+    def decide(self, action_prefixes: Any, finished: Any) -> GateDecision:
+        return GateDecision(True, 0.0, f"{sum(finished)} of {len(finished)} have ended")
+
+
+@pytest.mark.parametrize("rule", [gate(), StopAll()])
+@pytest.mark.parametrize(
+    ("budgets", "max_turns", "reason"),
+    [
+        # One token a reply: three replies use the rollout's budget up; or the context, with the prompt and two answers.
+        (TokenBudgets(64, 3, 4096), 20, "token_limit"),
+        (None, 20, "token_limit"),
+        (TokenBudgets(64, 4096, 4096), 3, "turn_limit"),
+    ],
+)
+def test_a_group_with_nothing_left_to_write_at_the_turn_is_not_stopped(
+    codec: TextCodec, rule: Any, budgets: TokenBudgets | None, max_turns: int, reason: str
+) -> None:
+    if budgets is None:
+        whole = collect(make_collector(codec, lambda p, s: "go", env_kwargs={"length": 3}), 1).rollouts[0]
+        budgets = TokenBudgets(64, 4096, len(whole.token_ids) + 1)
+    assert len(codec.encode_text("go")) == 1
+    more: dict[str, Any] = {"budgets": budgets, "max_turns": max_turns, "env_kwargs": {"length": 10}}
+    ungated = collect(make_collector(codec, lambda p, s: "go", **more), 2)
+    gated = collect(make_collector(codec, lambda p, s: "go", gate=rule, **more), 2)
+    for group in (*ungated.groups, *gated.groups):
+        assert not group.was_gated
+        assert not group.gate_stop
+        assert [(r.stop_reason, len(r.turns), r.is_valid) for r in group] == [(reason, 3, True)] * 4
+    assert [r.token_ids for r in gated.rollouts] == [r.token_ids for r in ungated.rollouts]
+    assert all("nothing to stop" in group.gate_reason for group in gated.groups)
+
+
+def test_a_member_that_is_full_at_the_turn_keeps_its_reward_in_a_stopped_group(codec: TextCodec) -> None:
+    # Two long replies of three use the budget up at the turn; members with fewer have room and are stopped.
+    long, short = "go go go", "go"
+    budget = 2 * len(codec.encode_text(long)) + len(codec.encode_text(short))
+    collector = make_collector(
+        codec,
+        lambda p, s: long if s % 2 else short,
+        gate=StopAll(),
+        rollouts_per_task=8,
+        budgets=TokenBudgets(64, budget, 4096),
+        **WALK,
+    )
+    groups = collect(collector, 4).groups
+    assert all(group.was_gated for group in groups)
+    fates = {(r.stop_reason, r.is_valid, r.num_completion_tokens == budget) for group in groups for r in group}
+    assert fates == {("gate", False, False), ("token_limit", True, True)}

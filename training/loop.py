@@ -87,7 +87,7 @@ class TrainingLoop:
             self._evaluate_if_due(request)
             self._train(request)
             self._save_unless_saved()
-        is_finished = self._done >= config.run.num_steps
+        is_finished = self._done >= config.run.num_steps and ("after" in self._reports or not config.evaluation.after)
         if "before" not in self._reports and (earlier := EvaluationReport.read(self._folder.evaluations / "before")):
             self._reports = {"before": earlier, **self._reports}
         summary = self._summary(is_finished=is_finished)

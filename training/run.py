@@ -101,7 +101,7 @@ def _run(
 
     checkpoint = latest_checkpoint(folder.path) if is_resumed else None
     if checkpoint is not None and checkpoint.step >= config.run.num_steps:
-        summary = _finished_summary(folder, checkpoint.step)
+        summary = _finished_summary(folder, config, checkpoint.step)
         if summary is not None:
             console.say(f"{folder.path} is finished at step {checkpoint.step}; raise run.num_steps to go on")
             return summary
@@ -122,14 +122,15 @@ def _run(
             loop.close()
 
 
-def _finished_summary(folder: RunFolder, step: int) -> dict[str, Any] | None:
+def _finished_summary(folder: RunFolder, config: RunConfig, step: int) -> dict[str, Any] | None:
     """What the run came to, if it was finished at ``step``; None where something is left to do."""
     path = folder.path / "summary.json"
     if not path.exists():
         return None
     summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    is_evaluated = summary["heldout_after_interval"] is not None or not config.evaluation.after
     # An earlier end of the same run is no end of a run made longer since.
-    return summary if summary["is_finished"] and summary["steps"] == step else None
+    return summary if summary["is_finished"] and summary["steps"] == step and is_evaluated else None
 
 
 def _restore(loop: TrainingLoop, checkpoint: Checkpoint) -> None:

@@ -433,3 +433,32 @@ def test_the_summary_of_an_earlier_end_does_not_end_a_longer_run(
     assert (summary["steps"], summary["heldout_after"]) == (4, 0.4)
     assert json.loads((tmp_path / "tiny/summary.json").read_text())["steps"] == 4
     assert resume(tmp_path / "tiny") == json.loads(json.dumps(summary))
+
+
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_stopped_in_its_last_step_is_evaluated_when_it_goes_on(
+    asked: signal.Signals, tiny_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from winnowrl.training import loop
+
+    def check_sync(config: Any, parts: Any, outcome: Any, run_async: Any, step: int) -> dict[str, float]:
+        if step == 2:
+            os.kill(os.getpid(), asked)
+        return {}
+
+    seen = _score_evaluations(monkeypatch, {2: 0.2})
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "check_sync", check_sync)
+        summary = train(tiny_config(tiny_model_path, tmp_path, run={"num_steps": 2}, evaluation={"before": False}))
+    assert (summary["is_finished"], summary["steps"], seen) == (False, 2, [])
+    summary = resume(tmp_path / "tiny")
+    assert (summary["is_finished"], summary["heldout_after"], seen) == (True, 0.2, [2])
+
+
+def test_a_final_evaluation_asked_for_later_is_made(
+    tiny_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _score_evaluations(monkeypatch, {1: 0.3})
+    evaluation = {"before": False, "after": False}
+    assert train(tiny_config(tiny_model_path, tmp_path, run={"num_steps": 1}, evaluation=evaluation))["is_finished"]
+    assert resume(tmp_path / "tiny", ["evaluation.after=true"])["heldout_after"] == 0.3

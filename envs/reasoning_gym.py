@@ -9,6 +9,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from winnowrl.envs.arguments import check_arguments, check_range
 from winnowrl.envs.base import Execution, StepResult, TextEnv
 from winnowrl.envs.isolation.shared import SharedPool
 from winnowrl.envs.math.extract import balanced_boxes, outside_thinking
@@ -56,6 +57,7 @@ class ReasoningGymEnv(TextEnv):
         time_limit_s: float = 5.0,
         render_mode: str | None = None,
     ) -> None:
+        check_arguments(ReasoningGymEnv, locals())
         super().__init__(render_mode)
         if reward not in REWARDS:
             raise ValueError(f"reward is {reward!r}; allowed: {', '.join(REWARDS)}")
@@ -65,6 +67,7 @@ class ReasoningGymEnv(TextEnv):
             raise ValueError(f"num_train is {num_train} and num_eval {num_eval}; allowed: 1 or more")
         if not 0 < time_limit_s <= 600:
             raise ValueError(f"time_limit_s is {time_limit_s}; allowed: above 0, up to 600 seconds")
+        check_range("seed", seed)
         _check_dataset(dataset)
         self.dataset, self.config = dataset, dict(config or {})
         self.counts = {"train": num_train, "eval": num_eval}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,6 +12,7 @@ import gymnasium
 from winnowrl.envs.alfworld.actions import MATCHES, extract_action, group_actions, match_action
 from winnowrl.envs.alfworld.games import TASK_TYPES, cache_folder, find_games, game_tasks
 from winnowrl.envs.alfworld.transitions import GameBook, GameGraph, Node, game_book
+from winnowrl.envs.arguments import check_arguments, check_range
 from winnowrl.envs.base import Execution, StepResult, TextEnv
 from winnowrl.envs.tasks import Task, TaskSet
 
@@ -61,6 +63,7 @@ class ALFWorldEnv(TextEnv):
         cache_dir: str | Path | None = None,
         render_mode: str | None = None,
     ) -> None:
+        check_arguments(ALFWorldEnv, locals())
         super().__init__(render_mode)
         _check_choice("match", match, MATCHES)
         _check_choice("admissible", admissible, ADMISSIBLE)
@@ -70,8 +73,9 @@ class ALFWorldEnv(TextEnv):
             raise ValueError(f"near_cutoff is {near_cutoff}; allowed: above 0, at most 1")
         numbers = {"step_timeout_s": step_timeout_s, "reset_timeout_s": reset_timeout_s}
         for name, value in {**numbers, "max_workers": max_workers, "max_states": max_states}.items():
-            if value <= 0:
+            if not 0 < value < math.inf:
                 raise ValueError(f"{name} is {value}; allowed: above 0")
+        check_range("linger_s", linger_s)
         self.games = find_games(games)
         self.task_types = tuple(task_types or TASK_TYPES)
         self.match, self.near_cutoff, self.admissible = match, near_cutoff, admissible

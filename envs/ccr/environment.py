@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from winnowrl.envs.arguments import check_arguments, check_range
 from winnowrl.envs.base import Execution, StepResult, TextEnv
 from winnowrl.envs.ccr.grouping import GROUPINGS, concurrent_task, group_problems
 from winnowrl.envs.ccr.recovery import DUPLICATES, Recovery, recover
 from winnowrl.envs.math.environment import DEFAULT_PROMPT, MathEnv, make_policy
+from winnowrl.envs.math.policy import VerifierPolicy
 from winnowrl.envs.math.problems import ProblemSource
 from winnowrl.envs.math.verifier import verify_answer
 from winnowrl.envs.tasks import Task, TaskSet
@@ -29,7 +31,7 @@ class CCREnv(TextEnv):
         num_problems: N, problems in one train prompt.
         num_groups: Train tasks; None uses each problem once.
         grouping: ``random`` or ``stratified`` (one problem from each of N difficulty bands).
-        accuracy_weight, format_weight: See above.
+        accuracy_weight, format_weight: See above; 0 or more.
         num_examples: Worked examples before the problems, in the markup that is asked for; a model that only continues text
             (``conversation.template: plain``) needs them.
         duplicates: A problem answered twice gets its ``last`` answer or ``none``.
@@ -70,6 +72,8 @@ class CCREnv(TextEnv):
         verifier: dict[str, Any] | None = None,
         render_mode: str | None = None,
     ) -> None:
+        check_arguments(CCREnv, locals())
+        check_arguments(VerifierPolicy, verifier or {}, "verifier.")
         super().__init__(render_mode)
         if num_problems < 1:
             raise ValueError(f"num_problems is {num_problems}; allowed: 1 or more")
@@ -79,8 +83,10 @@ class CCREnv(TextEnv):
             raise ValueError(f"grouping is {grouping!r}; allowed: {', '.join(GROUPINGS)}")
         if duplicates not in DUPLICATES:
             raise ValueError(f"duplicates is {duplicates!r}; allowed: {', '.join(DUPLICATES)}")
-        if not 0 <= num_examples <= MOST_EXAMPLES:
-            raise ValueError(f"num_examples is {num_examples}; allowed: 0 to {MOST_EXAMPLES}")
+        check_range("num_examples", num_examples, most=MOST_EXAMPLES)
+        check_range("accuracy_weight", accuracy_weight)
+        check_range("format_weight", format_weight)
+        check_range("seed", seed)
         self.num_examples = num_examples
         self.num_problems, self.num_groups, self.grouping, self.seed = num_problems, num_groups, grouping, seed
         self.accuracy_weight, self.format_weight = accuracy_weight, format_weight

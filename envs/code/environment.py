@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import fields
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
+from winnowrl.envs.arguments import check_arguments
 from winnowrl.envs.base import Execution, StepResult, TextEnv
 from winnowrl.envs.code.execution import ExecutionResult, Limits
 from winnowrl.envs.code.problems import ProblemSource, load_splits, visible_tests
@@ -60,13 +61,10 @@ class CodeEnv(TextEnv):
         prompt_template: str = DEFAULT_PROMPT,
         render_mode: str | None = None,
     ) -> None:
+        check_arguments(CodeEnv, locals())
         super().__init__(render_mode)
         if max_turns < 1:
             raise ValueError(f"max_turns is {max_turns}; allowed: 1 or more")
-        if reward not in get_args(RewardKind):
-            raise ValueError(f"reward is {reward!r}; allowed: {', '.join(get_args(RewardKind))}")
-        if sandbox not in get_args(SandboxKind):
-            raise ValueError(f"sandbox is {sandbox!r}; allowed: {', '.join(get_args(SandboxKind))}")
         if "{problem}" not in prompt_template:
             raise ValueError(f"prompt_template is {prompt_template!r}; it must contain {{problem}}")
         self.problems = ProblemSource(source, eval_source, heldout_fraction, limit, eval_limit)
@@ -166,6 +164,7 @@ def make_limits(options: dict[str, Any] | None) -> Limits:
     for name in options or {}:
         if name not in known:
             raise ValueError(f"limits.{name} is no option; allowed: {', '.join(known)}")
+    check_arguments(Limits, options or {}, "limits.")
     return Limits(**(options or {}))
 
 

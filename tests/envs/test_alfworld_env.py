@@ -358,11 +358,19 @@ def test_a_missing_game_file_is_named(make: Make) -> None:
         ({"near_cutoff": 0.0}, "near_cutoff is 0.0"),
         ({"step_timeout_s": 0}, "step_timeout_s is 0"),
         ({"max_workers": 0}, "max_workers is 0"),
+        ({"max_workers": 1.5}, "max_workers is 1.5; allowed: a whole number"),
+        ({"step_timeout_s": "a"}, "step_timeout_s is 'a'; allowed: a number"),
+        ({"reset_timeout_s": float("nan")}, "reset_timeout_s is nan; allowed: a number"),
+        ({"reset_timeout_s": float("inf")}, "reset_timeout_s is inf; allowed: above 0"),
+        ({"linger_s": -1}, "linger_s is -1; allowed: 0 or more"),
+        ({"task_types": "cook"}, "task_types is 'cook'; allowed: a list, each text"),
     ],
 )
 def test_settings_out_of_range_are_refused(kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ALFWorldEnv(games="shipped", **kwargs)
+    with pytest.raises(ValueError, match="games is 3; allowed: text or a path or null"):
+        ALFWorldEnv(games=3)  # type: ignore[arg-type]
 
 
 def test_task_types_choose_the_tasks() -> None:

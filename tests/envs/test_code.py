@@ -510,6 +510,25 @@ def test_options_that_do_not_exist_are_named() -> None:
         CodeEnv(max_turns=0)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_turns": 1.5}, "max_turns is 1.5; allowed: a whole number"),
+        ({"max_turns": True}, "max_turns is True; allowed: a whole number"),
+        ({"heldout_fraction": "a"}, "heldout_fraction is 'a'; allowed: a number"),
+        ({"limit": "all"}, "limit is 'all'; allowed: a whole number or null"),
+        ({"limits": 3}, "limits is 3; allowed: a mapping"),
+        ({"limits": {"wall_s": "a"}}, r"limits\.wall_s is 'a'; allowed: a number"),
+        ({"limits": {"wall_s": float("nan")}}, r"limits\.wall_s is nan; allowed: a number"),
+        ({"limits": {"processes": True}}, r"limits\.processes is True; allowed: a whole number"),
+        ({"prompt_template": 3}, "prompt_template is 3; allowed: text"),
+    ],
+)
+def test_options_of_another_type_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CodeEnv(**options)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["humaneval", "mbpp_half"])
 def test_every_published_solution_passes(name: str) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from winnowrl.agents.seeding import derive_seed
+from winnowrl.training.learner.masters import dithered
+
 ADAPTER = "default"
 
 
@@ -63,7 +66,13 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def merged_weights(model: nn.Module) -> list[tuple[str, Tensor]]:
-    """Weights under their plain names; where there is an adapter, base + B A alpha / rank in a new tensor."""
+    """Weights under their plain names; where there is an adapter, base + B A alpha / rank in a new tensor.
+
+    In half precision a young adapter's part is far smaller than the distance between two values of a weight, and the sum
+    would round back to the base: the engine would sample from another policy than the learner trains. So the part is added
+    to a value among those that round to the base, fixed by the weight's name (see :mod:`.masters`): what arrives is right
+    on average over the weights, a part of zero leaves the base as it is, and the same adapter always gives the same weights.
+    """
     adapted = dict(lora_layers(model))
     weights: list[tuple[str, Tensor]] = []
     for name, parameter in model.named_parameters():
@@ -74,8 +83,16 @@ def merged_weights(model: nn.Module) -> list[tuple[str, Tensor]]:
         if layer in adapted and owner.endswith(".base_layer"):
             merged = parameter.detach()
             if kind == "weight":
-                merged = merged + adapted[layer].get_delta_weight(ADAPTER).to(merged.dtype)
+                merged = _merged(layer, merged, adapted[layer].get_delta_weight(ADAPTER))
             weights.append((f"{layer}.{kind}", merged))
         else:
             weights.append((name, parameter.detach()))
     return weights
+
+
+def _merged(name: str, base: Tensor, delta: Tensor) -> Tensor:
+    """``base`` plus ``delta``, in the dtype of ``base``."""
+    if base.dtype == torch.float32:
+        return base + delta.float()
+    generator = torch.Generator(device=base.device).manual_seed(derive_seed(0, "merge", name))
+    return (dithered(base.float(), base.dtype, generator) + delta.float()).to(base.dtype)

@@ -18,13 +18,13 @@ def dithered(weight: Tensor, dtype: torch.dtype, generator: torch.Generator) -> 
 
     Args:
         weight: float32, any shape, holding values of ``dtype``.
-        generator: on the CPU.
+        generator: Of any device; on the CPU, the draw is the same everywhere.
 
     Returns:
         float32, of the shape of ``weight``; zeros, and weights that are no values of ``dtype``, stay as they are.
     """
     # The exponent bits alone are the power of two below a weight; times eps, the distance to its neighbour.
     power = (weight.view(torch.int32) & 0x7F80_0000).view(torch.float32)
-    offset = torch.rand(weight.shape, generator=generator).to(weight.device).sub_(0.5)
+    offset = torch.rand(weight.shape, generator=generator, device=generator.device).to(weight.device).sub_(0.5)
     moved = offset.mul_(power).mul_(torch.finfo(dtype).eps).add_(weight)
     return torch.where(moved.to(dtype) == weight, moved, weight)

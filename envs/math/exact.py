@@ -12,6 +12,7 @@ MAX_DIGITS = 1000
 MAX_POWER_BITS = 8192
 MIN_SIGNIFICANT = 6  # a decimal of fewer digits does not stand for the unending number it rounds
 MIN_SIGNIFICANT_GOLD = 3
+DOUBLE_DIGITS = 15
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+)"
 _DECIMAL = re.compile(rf"({_DIGITS}?)\.(\d*)|({_DIGITS})")
@@ -130,16 +131,15 @@ def numbers_equal(gold: Number, prediction: Number, policy: VerifierPolicy) -> b
     """True when ``prediction`` counts as ``gold`` under ``policy``.
 
     Exactly equal values do. A decimal stands for an unending number when it has six or more significant digits and is
-    within one unit of its last place. An exact prediction stands for a decimal gold that it rounds to, where the policy
+    its truncation or its rounding. An exact prediction stands for a decimal gold that it rounds to, where the policy
     says so.
     """
     if gold.value == prediction.value:
         return True
-    is_bare = gold.is_percent and not prediction.is_percent and gold.value * 100 == prediction.value
-    if is_bare and policy.percent_accepts_bare_number:
+    if _is_percent_alike(gold, prediction, policy):
         return True
     if policy.decimal_places is not None and (gold.places is not None or prediction.places is not None):
-        return round(gold.value, policy.decimal_places) == round(prediction.value, policy.decimal_places)
+        return rounds_alike(gold.value, prediction.value, policy)
     if gold.is_percent != prediction.is_percent:
         return False
     if prediction.places is not None:
@@ -147,27 +147,59 @@ def numbers_equal(gold: Number, prediction: Number, policy: VerifierPolicy) -> b
     return policy.accept_rounded_gold and rounds_to(prediction.value, gold)
 
 
+def _is_percent_alike(gold: Number, prediction: Number, policy: VerifierPolicy) -> bool:
+    """The gold 28% met by 28, or the gold 28 by 28%; not 0.5 by 0.5%, which may well be meant as 50%."""
+    if gold.is_percent and not prediction.is_percent:
+        return policy.percent_accepts_bare_number and gold.value * 100 == prediction.value
+    if prediction.is_percent and not gold.is_percent and policy.bare_gold_accepts_percent:
+        return abs(gold.value) > 1 and gold.value == prediction.value * 100
+    return False
+
+
 def _decimal_stands_for(decimal: Number, exact: Number) -> bool:
     if decimal.significant < MIN_SIGNIFICANT or decimal.places is None:
         return False
-    if exact.places is not None:
-        # Two long decimals of the same number, cut at different places.
-        places = min(decimal.places, exact.places)
-        is_long = min(decimal.significant, exact.significant) >= MIN_SIGNIFICANT
-        return is_long and decimal.places != exact.places and close_at(decimal.value, exact.value, places)
-    return not terminates(exact.value) and close_at(decimal.value, exact.value, decimal.places, units=Fraction(1))
+    if exact.places is None:
+        return not terminates(exact.value) and cuts_to(exact.value, decimal)
+    # Two long decimals of the same number, cut at different places.
+    if exact.significant < MIN_SIGNIFICANT or decimal.places == exact.places:
+        return False
+    longer, shorter = (decimal, exact) if decimal.places > exact.places else (exact, decimal)
+    return cuts_to(longer.value, shorter)
 
 
 def rounds_to(value: Fraction, gold: Number) -> bool:
     """True when ``gold`` is a decimal of three or more significant digits and ``value`` rounds to it."""
     if gold.places is None or gold.places == 0 or gold.significant < MIN_SIGNIFICANT_GOLD:
         return False
-    return close_at(value, gold.value, gold.places)
+    return abs(value - gold.value) <= Fraction(1, 2 * 10**gold.places)
 
 
-def close_at(left: Fraction, right: Fraction, places: int, *, units: Fraction = Fraction(1, 2)) -> bool:
-    """True when the two differ by at most ``units`` of the decimal place ``places``."""
-    return abs(left - right) <= units * Fraction(1, 10**places)
+def cuts_to(value: Fraction, decimal: Number) -> bool:
+    """True when ``decimal`` is ``value`` rounded or truncated at its last place.
+
+    The last digits of a double are noise: with 15 or more significant digits a relative error of 1e-14 is let pass.
+    """
+    places = decimal.places or 0
+    if decimal.value in (round_half_away(value, places), _truncate(value, places)):
+        return True
+    return decimal.significant >= DOUBLE_DIGITS and abs(value - decimal.value) * 10**14 <= abs(value)
+
+
+def rounds_alike(left: Fraction, right: Fraction, policy: VerifierPolicy) -> bool:
+    """True when the policy compares rounded decimals and both round to the same one."""
+    places = policy.decimal_places
+    return places is not None and round_half_away(left, places) == round_half_away(right, places)
+
+
+def round_half_away(value: Fraction, places: int) -> Fraction:
+    """``value`` rounded to ``places`` decimals; a half goes away from zero, as in school."""
+    size = (abs(value) * 10**places + Fraction(1, 2)).__floor__()
+    return Fraction(size if value >= 0 else -size, 10**places)
+
+
+def _truncate(value: Fraction, places: int) -> Fraction:
+    return Fraction((value * 10**places).__trunc__(), 10**places)
 
 
 def terminates(value: Fraction) -> bool:

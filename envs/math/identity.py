@@ -10,6 +10,7 @@ from typing import Any
 
 import sympy
 from sympy.core.function import AppliedUndef
+from sympy.functions.elementary.trigonometric import TrigonometricFunction
 
 MAX_BITS = 1_000_000
 DIGITS = 30
@@ -19,8 +20,11 @@ _REAL = (
     "0.3678794412", "-2.2360679775", "3.3166247904", "1.2020569032", "-0.5671432904",
 )  # fmt: skip
 _POSITIVE = tuple(value for value in _REAL if not value.startswith("-"))
-_INTEGERS = (5, 8, 3, 12, 7, 10)
-_INTEGER_NAMES = {"n", "m", "k", "N", "M", "K", "j", "r"}
+# Irregular, so that no short product of differences vanishes on all of them. A sum up to -3 has no agreed meaning: the
+# bounds of sums and products take the positive ones, which are small enough to add up.
+_INTEGERS = (4, -7, 0, 11, 30, -18, 53, 101, -4, 7)
+_SUM_LIMITS = (5, 8, 3, 12, 7, 10, 23, 38)
+_INTEGER_NAMES = {"n", "m", "k", "N", "M", "K"}
 MIN_AGREEING_POINTS = 3
 ENOUGH_AGREEING_POINTS = 5
 
@@ -68,10 +72,6 @@ def _power_bits(base_bits: float, exponent_bits: float) -> float:
     return float(base_bits * 2.0**exponent_bits)
 
 
-def is_float(expression: Any) -> bool:
-    return bool(expression.has(sympy.Float))
-
-
 def is_undefined(expression: Any) -> bool:
     """True for a constant such as 1/0 that has no value, finite or infinite."""
     return not expression.free_symbols and bool(sympy.N(expression).has(sympy.nan, sympy.zoo))
@@ -86,6 +86,22 @@ def has_value(value: Any) -> bool:
     )
 
 
+def with_real_roots(expression: Any) -> Any:
+    """The expression with real odd roots (the cube root of -8 as -2), where sympy takes the principal, complex ones."""
+    return expression.replace(_is_odd_root, _real_root)
+
+
+def _is_odd_root(part: Any) -> bool:
+    if not isinstance(part, sympy.Pow) or not isinstance(part.exp, sympy.Rational):
+        return False
+    return bool(part.exp.q > 1 and part.exp.q % 2)
+
+
+def _real_root(power: Any) -> Any:
+    sign = sympy.sign(power.base) if power.exp.p % 2 else 1
+    return sympy.Mul(sign, sympy.Pow(sympy.Abs(power.base), power.exp, evaluate=False), evaluate=False)
+
+
 class PointTest:
     """Two expressions over the same sample points.
 
@@ -97,8 +113,7 @@ class PointTest:
         replacements = _undefined_functions(left, right)
         self.left, self.right = left.xreplace(replacements), right.xreplace(replacements)
         self.symbols = sorted(self.left.free_symbols | self.right.free_symbols, key=lambda symbol: str(symbol.name))
-        has_float = is_float(self.left) or is_float(self.right)
-        self.tolerance = sympy.Float("1e-9" if has_float else "1e-20")
+        self.tolerance = sympy.Float("1e-20")
         # What is below this is the rounding of a zero: at sample points values are of ordinary size, while a constant
         # may be as small as 1/2004! and is evaluated until its digits are certain.
         self.zero = sympy.Float("1e-30" if self.symbols else "1e-90")
@@ -164,27 +179,32 @@ class PointTest:
         """Polynomials of a few plain terms, where a variable on one side only means a difference."""
         return all(side.is_Symbol or side.is_Number for side in (self.left, self.right))
 
-    def _has_integer_names(self) -> bool:
-        return {symbol.name for symbol in self.symbols} <= _INTEGER_NAMES
-
     def _point_sets(self) -> list[list[dict[Any, Any]]]:
         if any(map(_has_symbolic_bounds, (self.left, self.right))):
-            return [self._points(_INTEGERS)]
+            return [self._points(_SUM_LIMITS)]
         # After mixed signs, positive values only: a logarithm of each of several variables has few real points.
         sets = [[*self._points(_REAL), *self._points(_POSITIVE)]]
-        if self._has_integer_names():
-            sets.append(self._points(_INTEGERS))
+        if any(symbol.name in _INTEGER_NAMES for symbol in self.symbols) and self._lives_on_integers():
+            sets.append(self._points(_REAL, _INTEGERS))
         return sets
 
-    def _points(self, values: tuple[Any, ...]) -> list[dict[Any, Any]]:
-        # Each variable walks the values from its own start, and is moved by its own amount.
+    def _lives_on_integers(self) -> bool:
+        """The gold is written for whole numbers; ``n`` alone does not make ``|n|`` equal to ``n``."""
+        if _has_integer_mark(self.left):
+            return True
+        rounds = (sympy.floor, sympy.ceiling)
+        return bool(self.left.has(*rounds) and (self.right.has(*rounds) or _has_integer_mark(self.right)))
+
+    def _points(self, values: tuple[Any, ...], whole: tuple[int, ...] | None = None) -> list[dict[Any, Any]]:
+        """Each variable walks the values from its own start, moved by its own amount; n, m and k walk ``whole``."""
         return [
-            {
-                symbol: _point(values[(start + place) % len(values)]) + place // len(values)
-                for place, symbol in enumerate(self.symbols)
-            }
+            {symbol: self._value(values, whole, start, place) for place, symbol in enumerate(self.symbols)}
             for start in range(len(values))
         ]
+
+    def _value(self, values: tuple[Any, ...], whole: tuple[int, ...] | None, start: int, place: int) -> Any:
+        walked = whole if whole and self.symbols[place].name in _INTEGER_NAMES else values
+        return _point(walked[(start + place) % len(walked)]) + place // len(walked)
 
     def _evaluate(self, point: dict[Any, Any]) -> tuple[Any, Any] | None:
         values = []
@@ -233,3 +253,18 @@ def _has_symbolic_bounds(expression: Any) -> bool:
         for limit in total.limits
         for bound in limit[1:]
     )
+
+
+def _has_integer_mark(expression: Any) -> bool:
+    """(-1)^n, n!, a sum, or a sine of a multiple of pi: notation for whole numbers only."""
+    if expression.has(sympy.factorial, sympy.factorial2, sympy.binomial, sympy.Sum, sympy.Product):
+        return True
+    powers = expression.atoms(sympy.Pow)
+    if any(
+        power.base.is_number and power.exp.free_symbols and bool(power.base < 0)
+        for power in powers
+        if power.base.is_real
+    ):
+        return True
+    trigonometric = expression.atoms(TrigonometricFunction)
+    return any(function.has(sympy.pi) and function.free_symbols for function in trigonometric)

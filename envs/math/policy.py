@@ -6,6 +6,13 @@ from dataclasses import dataclass
 
 RELATION_MODES = ("never", "gold", "both")
 
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "accept_rounded_gold": bool, "percent_accepts_bare_number": bool, "bare_gold_accepts_percent": bool,
+    "decimal_places": int, "multiline_inline_math": bool, "require_boxed": bool, "time_limit_s": (int, float),
+    "max_answer_chars": int, "max_nesting": int,
+}  # fmt: skip
+_TYPE_NAMES = {bool: "True or False", int: "a whole number", (int, float): "a number"}
+
 
 @dataclass(frozen=True, slots=True)
 class VerifierPolicy:
@@ -15,9 +22,11 @@ class VerifierPolicy:
         accept_rounded_gold: A gold decimal of three or more significant digits (33.3) is met by an exact prediction
             (100/3) that rounds to it. A decimal prediction must still equal the gold.
         percent_accepts_bare_number: The gold 28% is met by 28 (a question about percent answered without the sign).
+        bare_gold_accepts_percent: The gold 28 is met by 28% (data sets strip the sign); only for golds beyond 1.
         relations_as_intervals: ``never``: an inequality only equals an inequality. ``gold``: a gold inequality is met
             by the interval it describes. ``both``: an interval in the gold is met by an inequality too.
-        decimal_places: Compare decimals rounded to this many places; None compares them exactly.
+        decimal_places: Where one side is a decimal, compare both rounded to this many places, a half away from zero;
+            None compares them exactly.
         multiline_inline_math: Read ``$ ... $`` and ``\\( ... \\)`` across line breaks when looking for an answer.
         require_boxed: Only a ``\\boxed{}`` counts as an answer.
         time_limit_s: Wall-clock seconds for one verdict in a worker process; over it the verdict is undecided.
@@ -27,6 +36,7 @@ class VerifierPolicy:
 
     accept_rounded_gold: bool = True
     percent_accepts_bare_number: bool = True
+    bare_gold_accepts_percent: bool = True
     relations_as_intervals: str = "gold"
     decimal_places: int | None = None
     multiline_inline_math: bool = False
@@ -36,6 +46,11 @@ class VerifierPolicy:
     max_nesting: int = 40
 
     def __post_init__(self) -> None:
+        for name, allowed in _TYPES.items():
+            value = getattr(self, name)
+            is_right = isinstance(value, bool) == (allowed is bool) and isinstance(value, allowed)
+            if not is_right and not (name == "decimal_places" and value is None):
+                raise ValueError(f"{name} is {value!r}; allowed: {_TYPE_NAMES[allowed]}")
         if self.relations_as_intervals not in RELATION_MODES:
             raise ValueError(
                 f"relations_as_intervals is {self.relations_as_intervals!r}; allowed: {', '.join(RELATION_MODES)}"

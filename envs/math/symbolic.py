@@ -8,32 +8,19 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
 import sympy
-from latex2sympy2_extended import latex2sympy
-from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from math_verify import verify as math_verify_grade
 
 from winnowrl.envs.math.compare import Comparison, GoldUnreadable, to_text
-from winnowrl.envs.math.exact import MIN_SIGNIFICANT, Number, rounds_to
-from winnowrl.envs.math.identity import PointTest, TooLarge, check_size, has_value, is_float, is_undefined
+from winnowrl.envs.math.exact import MIN_SIGNIFICANT, Number, cuts_to, rounds_alike, rounds_to
+from winnowrl.envs.math.grammar import Unreadable, read_expression
+from winnowrl.envs.math.identity import PointTest, TooLarge, check_size, has_value, is_undefined, with_real_roots
 from winnowrl.envs.math.shapes import Relation, Shape
 
-# Notation that the parser reads as something else (f'(0) as 0, A^T as A, gcd(n, p-1) as 1): compared as text alone.
-_OPAQUE = re.compile(
-    r"'|\\prime|\^ ?\{? ?(?:T|\\top|\\ast|\*) ?\}?(?![a-z])|\\(?:gcd|lcm|text|operatorname|partial|nabla|otimes|oplus|aleph|bmod"
-    r"|pmod|langle|sim|cong|forall|exists|ldots|widehat|tilde|circ)\b|#|&|@"
-)
-_NO_NORMALIZATION = None
-_CONVERSION = ConversionConfig(lowercase_symbols=False)
-_DOUBLE_BRACKETS = re.compile(r"\( ?\(([^()]*)\) ?\)")
+_DECIMAL = re.compile(r"\d*\.\d")
 _LOGARITHM = re.compile(r"\\log(?![a-z_ ]*_)(?!\s*_)")
-
-
-class Unreadable(Exception):  # noqa: N818 - turned into a verdict, never raised to a user
-    """The parser cannot read an expression."""
 
 
 class SymbolicComparison(Comparison):
@@ -42,12 +29,16 @@ class SymbolicComparison(Comparison):
     def algebra(self, gold: str, prediction: str, gold_number: Number | None, predicted_number: Number | None) -> bool:
         left = self._read_gold(gold)
         right = read_expression(prediction)
-        if self._equal(left, right, gold_number, predicted_number):
+        if self._equal(left, right, prediction, gold_number, predicted_number):
             return True
+        if isinstance(left, sympy.Expr) and isinstance(right, sympy.Expr):
+            real_left, real_right = with_real_roots(left), with_real_roots(right)
+            if (real_left, real_right) != (left, right):
+                return self._equal(real_left, real_right, prediction, gold_number, predicted_number)
         # log without a base is the natural one to some and the decimal one to others.
         if _LOGARITHM.search(gold) or _LOGARITHM.search(prediction):
             left, right = (read_expression(_LOGARITHM.sub(r"\\ln", text)) for text in (gold, prediction))
-            return self._equal(left, right, gold_number, predicted_number)
+            return self._equal(left, right, prediction, gold_number, predicted_number)
         return False
 
     def same_equation(self, gold: Relation, prediction: Relation) -> bool:
@@ -78,7 +69,9 @@ class SymbolicComparison(Comparison):
         except (Unreadable, TooLarge) as error:
             raise GoldUnreadable(str(error)) from None
 
-    def _equal(self, left: Any, right: Any, gold_number: Number | None, predicted_number: Number | None) -> bool:
+    def _equal(
+        self, left: Any, right: Any, prediction: str, gold_number: Number | None, predicted_number: Number | None
+    ) -> bool:
         if left == right:
             return True
         if not isinstance(left, sympy.Expr) or not isinstance(right, sympy.Expr):
@@ -87,85 +80,41 @@ class SymbolicComparison(Comparison):
         if is_undefined(left):
             raise GoldUnreadable("it has no value")
         if gold_number and predicted_number is None and gold_number.places is not None:
-            return self._rounds_to_gold(right, gold_number)
+            return self._rounds_to_gold(right, prediction, gold_number)
         if predicted_number and predicted_number.places is not None:
-            return _decimal_stands_for(predicted_number, left)
+            return self._decimal_stands_for(predicted_number, left)
         points = PointTest(left, right)
         agreed = points.agree()
         if agreed is not None:
             return agreed
         return bool(math_verify_grade(left, right, timeout_seconds=None))
 
-    def _rounds_to_gold(self, expression: Any, gold: Number) -> bool:
+    def _rounds_to_gold(self, expression: Any, prediction: str, gold: Number) -> bool:
         value = exact_value(expression, (gold.places or 0) + 20)
         if value is None:
             return False
-        if value == gold.value or (self.policy.accept_rounded_gold and rounds_to(value, gold)):
+        if value == gold.value or rounds_alike(value, gold.value, self.policy):
             return True
-        # A float inside the expression (0.5 + 0.25) carries binary rounding.
-        return is_float(expression) and abs(value - gold.value) <= abs(gold.value) / 10**9
+        # What holds a decimal is not exact: 1.98 + 0.004 is another number than 1.98.
+        return self.policy.accept_rounded_gold and not _DECIMAL.search(prediction) and rounds_to(value, gold)
 
-
-def _decimal_stands_for(decimal: Number, expression: Any) -> bool:
-    value = exact_value(expression, (decimal.places or 0) + 20)
-    if value is None:
-        return False
-    if value == decimal.value:
-        return True
-    is_long = decimal.significant >= MIN_SIGNIFICANT
-    return is_long and abs(value - decimal.value) <= max(Fraction(1, 10 ** (decimal.places or 0)), abs(value) / 10**13)
+    def _decimal_stands_for(self, decimal: Number, expression: Any) -> bool:
+        value = exact_value(expression, (decimal.places or 0) + 20)
+        if value is None:
+            return False
+        if value == decimal.value or rounds_alike(value, decimal.value, self.policy):
+            return True
+        return decimal.significant >= MIN_SIGNIFICANT and cuts_to(value, decimal)
 
 
 def exact_value(expression: Any, digits: int) -> Fraction | None:
     """The value of a constant real expression to ``digits`` significant digits, or None."""
     if expression.free_symbols:
         return None
-    value = expression.doit() if not is_float(expression) else expression
+    value = expression.doit()
     if isinstance(value, sympy.Rational):
         return Fraction(int(value.p), int(value.q))
     value = sympy.N(value, min(digits, 1000))
     if not has_value(value) or not value.is_real:
         return None
     return Fraction(str(value))
-
-
-def read_expression(text: str) -> Any:
-    """A normalised answer as a sympy object; ``i`` is the imaginary unit and ``e`` Euler's number.
-
-    Raises:
-        Unreadable: the grammar does not cover it.
-    """
-    result = _parse(text)
-    if isinstance(result, Unreadable):
-        raise result
-    return result
-
-
-@lru_cache(maxsize=256)
-def _parse(text: str) -> Any:
-    if _OPAQUE.search(text):
-        return Unreadable("notation that is only compared as text")
-    # The grammar takes twice as long for every bracket around a bracket.
-    while text != (simpler := _DOUBLE_BRACKETS.sub(r"(\1)", text)):
-        text = simpler
-    try:
-        parsed = latex2sympy(text, is_real=True, normalization_config=_NO_NORMALIZATION, conversion_config=_CONVERSION)
-    except MemoryError:
-        raise
-    except Exception as error:  # noqa: BLE001 - the parser raises bare Exception for anything it cannot read
-        return Unreadable(str(error).partition("\n")[0] or type(error).__name__)
-    if isinstance(parsed, list):
-        return Unreadable("several expressions")
-    if isinstance(parsed, sympy.Basic):
-        return parsed.xreplace(_constants(parsed))
-    return parsed
-
-
-def _constants(expression: Any) -> dict[Any, Any]:
-    replacements: dict[Any, Any] = {}
-    for symbol in expression.free_symbols:
-        if symbol.name == "i":
-            replacements[symbol] = sympy.I
-        elif symbol.name == "e":
-            replacements[symbol] = sympy.E
-    return replacements

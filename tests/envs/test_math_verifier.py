@@ -35,6 +35,7 @@ POLICY_CASES = [
     (r"$(0, 12.5)$", r"$0 < x < 12.5$", "relations_as_intervals", "both", "gold"),
     (r"$m \in [\sqrt{2}, +\infty)$", r"$m \geq \sqrt{2}$", "relations_as_intervals", "both", "gold"),
     (r"$28\%$", "28", "percent_accepts_bare_number", True, False),
+    ("28", r"$28\%$", "bare_gold_accepts_percent", True, False),
     ("0.0000001", "0.0000002", "decimal_places", 6, None),
     ("$9$", "Answer $ \n 9 \n $", "multiline_inline_math", True, False),
 ]
@@ -206,6 +207,12 @@ def test_golds_that_cannot_be_judged_are_the_known_ones() -> None:
         ({"relations_as_intervals": "always"}, "relations_as_intervals is 'always'; allowed: never, gold, both"),
         ({"time_limit_s": 0}, "time_limit_s is 0"),
         ({"decimal_places": -1}, "decimal_places is -1"),
+        ({"decimal_places": 1.5}, "decimal_places is 1.5; allowed: a whole number"),
+        ({"decimal_places": True}, "decimal_places is True; allowed: a whole number"),
+        ({"accept_rounded_gold": "no"}, "accept_rounded_gold is 'no'; allowed: True or False"),
+        ({"require_boxed": 1}, "require_boxed is 1; allowed: True or False"),
+        ({"time_limit_s": "5"}, "time_limit_s is '5'; allowed: a number"),
+        ({"relations_as_intervals": None}, "relations_as_intervals is None"),
     ],
 )
 def test_policy_refuses_what_is_not_allowed(options: dict[str, Any], message: str) -> None:

@@ -72,9 +72,11 @@ class Episode:
         one that does not heed it must not hold the step up.
         """
         if not self.is_over:
-            self.end("error", error)
-            if self.task is not None:
-                self.task.cancel()
+            try:
+                self.end("error", error)
+            finally:
+                if self.task is not None:
+                    self.task.cancel()
 
     async def run(self) -> None:
         """Play to the end. Only a cancellation from outside, or a fault of ours, is raised."""

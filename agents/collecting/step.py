@@ -76,12 +76,13 @@ class StepRun:
         """Run all rounds. Whatever ends it, no episode is left in flight."""
         begun = perf_counter()
         has_workers = self._settings.environments.execution == "process"
-        watchdog = Watchdog(self._live, self._deadlines, has_workers=has_workers)
+        watchdog = Watchdog(self._live, self._deadlines, self._end_with, has_workers=has_workers)
         try:
             rounds = await self._run_rounds(tasks, first_round, next_round)
         finally:
-            await self._clean_up()
             watchdog.stop()
+            await self._clean_up()
+        self._raise_fault()
         groups = [run.record for run in (*self._groups, *self._replacements)]
         result = StepRollouts(self._step, self._policy_version, groups, rounds)
         rollouts = result.rollouts
@@ -170,21 +171,28 @@ class StepRun:
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._asyncio_tasks.discard(task)
         if not task.cancelled() and (fault := task.exception()) is not None:
-            self._fault = self._fault or fault
-            self._changed.set()
+            self._end_with(fault)
+
+    def _end_with(self, fault: BaseException) -> None:
+        """Have the step raise what is no episode's own failure; the first of several counts."""
+        self._fault = self._fault or fault
+        self._changed.set()
 
     async def _until(self, is_reached: Callable[[], bool]) -> None:
-        while not is_reached():
+        while self._fault is None and not is_reached():
             self._changed.clear()
             await self._changed.wait()
-            if self._fault is not None:
-                raise self._fault
+        self._raise_fault()
+
+    def _raise_fault(self) -> None:
+        if self._fault is not None:
+            raise self._fault
 
     async def _clean_up(self) -> None:
         """Let abandoned tasks end and give their instances back; what ends in spite of nothing is reported."""
         if not self._asyncio_tasks:
             return
-        if self._live:
+        if self._live or self._fault is not None:
             for task in self._asyncio_tasks:
                 task.cancel()
         _, stuck = await asyncio.wait(self._asyncio_tasks, timeout=CLEANUP_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -44,12 +44,20 @@ class Watchdog:
     Args:
         live: The episodes in flight; read at every look.
         deadlines: Seconds.
+        on_fault: Called with what a look raised: ending an episode runs the gate's and the caller's code.
         has_workers: Environment calls go to worker processes, whose own clock starts when they are sent: the time a
             call queues behind others is bounded by the episode deadline alone.
     """
 
-    def __init__(self, live: Collection[Episode], deadlines: Deadlines, *, has_workers: bool = False) -> None:
-        self._live, self._deadlines = live, deadlines
+    def __init__(
+        self,
+        live: Collection[Episode],
+        deadlines: Deadlines,
+        on_fault: Callable[[Exception], None],
+        *,
+        has_workers: bool = False,
+    ) -> None:
+        self._live, self._deadlines, self._on_fault = live, deadlines, on_fault
         self._timed_phases = frozenset({ENGINE} if has_workers else {ENGINE, RESET, STEP})
         self._every_s = min(1.0, max(0.01, min(deadlines.turn_s, deadlines.episode_s, deadlines.step_s) / 20))
         self._begun = self._reported = self._looked = perf_counter()
@@ -61,6 +69,14 @@ class Watchdog:
         self._timer.cancel()
 
     def _look(self) -> None:
+        try:
+            self._end_what_is_late()
+        except Exception as fault:  # noqa: BLE001 - the event loop would only log it; the step raises it
+            self._on_fault(fault)
+        finally:
+            self._timer = self._loop.call_later(self._every_s, self._look)
+
+    def _end_what_is_late(self) -> None:
         now, deadlines = perf_counter(), self._deadlines
         stalled_s = now - self._looked - self._every_s
         self._looked = now
@@ -80,7 +96,6 @@ class Watchdog:
         if now - self._reported > deadlines.report_every_s and self._live:
             self._reported = now
             logger.warning(self.report())
-        self._timer = self._loop.call_later(self._every_s, self._look)
 
     def _blame(self, episode: Episode) -> str:
         """Names what held the event loop for most of the time the episode waited, if something did."""

@@ -18,6 +18,7 @@ from winnowrl.agents.ledger import Ledger
 from winnowrl.agents.seeding import derive_seed
 from winnowrl.agents.text_codec import TextCodec
 from winnowrl.envs.tasks import Task
+from winnowrl.gates import GateDecision, PrefixEditDistanceGate
 
 sys.path.insert(0, str(Path(__file__).parent))
 parts = importlib.import_module("collector_parts")
@@ -113,6 +114,82 @@ def test_faults_of_every_kind_together(codec: TextCodec) -> None:
     begun = time.monotonic()
     run_faulty(codec, num_tasks=8, group_size=5, percent=10, num_env_workers=2, turn_deadline_s=1.0)
     assert time.monotonic() - begun < 60
+
+
+class BrokenGate:
+    """A third party's gate with a bug."""
+
+    turn = 2
+
+    def decide(self, action_prefixes: Any, finished: Any) -> GateDecision:
+        raise ZeroDivisionError("no members")
+
+
+def break_off(*_: Any) -> Any:
+    raise BrokenPipeError("the reader of the progress is gone")
+
+
+FAULTS: dict[str, tuple[type[Exception], dict[str, Any], dict[str, Any]]] = {
+    "the gate": (ZeroDivisionError, {"gate": BrokenGate()}, {}),
+    "the task source": (BrokenPipeError, {"gate": PrefixEditDistanceGate(turn=2)}, {"next_task": break_off}),
+    "the progress": (BrokenPipeError, {}, {"on_episode_over": break_off}),
+}
+
+
+# A group that failed as a whole is not stopped, so no task takes its place.
+@pytest.mark.parametrize(
+    ("what", "hangs"),
+    [(what, hangs) for what in FAULTS for hangs in (0, 1, 4) if (what, hangs) != ("the task source", 4)],
+)
+def test_a_fault_in_what_the_caller_gave_ends_the_step_at_once(codec: TextCodec, what: str, hangs: int) -> None:
+    kind, gating, arguments = FAULTS[what]
+    calls: list[int] = []
+
+    async def script(prompt: str, seed: int) -> str:
+        # With hanging members it is the watchdog that runs the faulty code, as it ends them.
+        calls.append(seed)
+        await asyncio.sleep(60 if len(calls) <= hangs else 0)
+        return "go"
+
+    collector = parts.make_collector(codec, script, turn_deadline_s=0.2, episode_deadline_s=30, **gating)
+
+    async def play() -> None:
+        tasks = collector.task_set("train")[:1]
+        with pytest.raises(kind):
+            await asyncio.wait_for(collector.collect(tasks, step=0, policy_version=0, **arguments), 20)
+        assert collector.engine.num_in_flight == 0
+        await collector.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    begun = time.monotonic()
+    asyncio.run(play())
+    assert time.monotonic() - begun < 4, "waited for something that had ended"
+
+
+def test_the_watchdog_ends_with_a_collection_whose_clean_up_is_cancelled(codec: TextCodec, caplog: Any) -> None:
+    async def deaf(prompt: str, seed: int) -> str:
+        for _ in range(8):
+            try:
+                await asyncio.sleep(0.1)
+            except asyncio.CancelledError:
+                continue
+        return "late"
+
+    collector = parts.make_collector(codec, deaf, report_every_s=0.05, turn_deadline_s=0.5)
+
+    async def play() -> None:
+        collection = asyncio.create_task(collector.collect(collector.task_set("train")[:1], step=0, policy_version=0))
+        for _ in range(2):
+            await asyncio.sleep(0.1)
+            collection.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await collection
+        caplog.clear()
+        await asyncio.sleep(0.3)
+        await collector.close()
+
+    asyncio.run(play())
+    assert "episodes in flight" not in caplog.text
 
 
 @pytest.mark.slow

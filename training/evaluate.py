@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 ROWS = "rows.jsonl"
 REPORT = "report.json"
+IDENTITY = "evaluation.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,25 +154,32 @@ def evaluate_policy(
     tasks: Sequence[Task],
     settings: EvaluationConfig,
     *,
+    policy: Mapping[str, Any],
     sampling: Sampling,
     folder: Path,
     run_async: Callable[..., Any],
     on_episode_over: Callable[[], None] | None = None,
+    reuse_finished: bool = False,
 ) -> EvaluationReport:
-    """Evaluate the engine's present weights on ``tasks``; rows already in ``folder`` are not made again.
+    """Evaluate the engine's present weights on ``tasks``.
+
+    Rows of the same evaluation of the same policy that was cut short are not made again; those of another are removed.
 
     Args:
+        policy: What tells the present weights from others (JSON).
         sampling: How replies are drawn.
         folder: Gets ``rows.jsonl`` (a row a task, written chunk by chunk), ``report.json`` and ``report.md``.
         run_async: Runs a coroutine on the loop the engine lives in.
+        reuse_finished: Whether rows of a finished evaluation are taken too; else it is made anew.
     """
     folder.mkdir(parents=True, exist_ok=True)
     identity = {
+        "policy": dict(policy),
         "task_ids": [task.id for task in tasks],
         "samples": settings.samples_per_task,
         "sampling": str(sampling),
     }
-    rows = _resumable_rows(folder, identity)
+    rows = _resumable_rows(folder, identity, reuse_finished=reuse_finished)
     missing = [task for task in tasks if task.id not in rows]
     for start in range(0, len(missing), settings.max_parallel_tasks):
         chunk = missing[start : start + settings.max_parallel_tasks]
@@ -205,17 +213,24 @@ def read_rows(path: Path) -> Iterator[TaskRow]:
                 return
 
 
-def _resumable_rows(folder: Path, identity: dict[str, Any]) -> dict[str, TaskRow]:
-    """Rows of an unfinished evaluation with the same tasks and settings; another one's are removed."""
-    marker = folder / "evaluation.json"
-    if marker.exists() and not (folder / REPORT).exists() and json.loads(marker.read_text()) == identity:
+def _resumable_rows(folder: Path, identity: dict[str, Any], *, reuse_finished: bool) -> dict[str, TaskRow]:
+    """Rows of an evaluation of the same policy with the same tasks and settings; another one's are removed."""
+    is_finished = (folder / REPORT).exists()
+    if _read_identity(folder) == identity and (reuse_finished or not is_finished):
         rows = {row.task_id: row for row in read_rows(folder / ROWS)}
         write_atomically(folder / ROWS, "".join(json.dumps(finite(_plain(row))) + "\n" for row in rows.values()))
         return rows
     for name in (ROWS, REPORT, "report.md"):
         (folder / name).unlink(missing_ok=True)
-    write_atomically(marker, json.dumps(identity))
+    write_atomically(folder / IDENTITY, json.dumps(identity))
     return {}
+
+
+def _read_identity(folder: Path) -> object:
+    try:
+        return json.loads((folder / IDENTITY).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def _row_of(group: Group) -> TaskRow:

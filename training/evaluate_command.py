@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -187,6 +188,7 @@ def _evaluate(
                     collector,
                     tasks,
                     settings,
+                    policy=_policy_identity(config, Path(foundations.model_path), checkpoint),
                     sampling=reply_sampling(
                         config, foundations.conversations, temperature=settings.temperature, top_p=settings.top_p
                     ),
@@ -197,6 +199,19 @@ def _evaluate(
         finally:
             runner.run(collector.close())
             runner.run(engine.close())
+
+
+def _policy_identity(config: RunConfig, model: Path, checkpoint: Checkpoint | None) -> dict[str, Any]:
+    """Which weights answer, and under which settings: what an evaluation that goes on must find unchanged."""
+    folder = model if checkpoint is None else checkpoint.path / "learner"
+    sections = (config.environment, config.conversation, config.sampling, config.engine, config.collector)
+    settings = json.dumps([config.run.seed, *(dataclasses.asdict(section) for section in sections)], default=str)
+    files = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(folder.iterdir()) if p.is_file()]
+    return {
+        "weights": str(folder.resolve()),
+        "files": hashlib.sha256(repr(files).encode()).hexdigest(),
+        "settings": hashlib.sha256(settings.encode()).hexdigest(),
+    }
 
 
 def _weights_of(config: RunConfig, checkpoint: Checkpoint) -> Any:

@@ -170,12 +170,14 @@ class TrainingLoop:
                 parts.collector,
                 tasks,
                 settings,
+                policy={"step": step, "version": parts.engine.policy_version},
                 sampling=reply_sampling(
                     self._config, parts.conversations, temperature=settings.temperature, top_p=settings.top_p
                 ),
                 folder=self._folder.evaluations / label,
                 run_async=self._runner.run,
                 on_episode_over=phase.advance,
+                reuse_finished=True,
             )
         metrics = {SCORE: report.mean.mean, **report.pass_at_k_metrics()}
         for tracker in self._trackers:

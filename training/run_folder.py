@@ -18,6 +18,7 @@ import json
 import math
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -133,13 +134,16 @@ class RunFolder:
                     yield row
 
     def forget_after(self, step: int) -> None:
-        """Drop metrics rows and rollouts of steps after ``step``: they will be made again."""
+        """Drop metrics rows, rollouts and the loop's evaluations of steps after ``step``: they will be made again."""
         rows = [row for row in self.read_metrics() if row["step"] <= step]
         self.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         for path in self.rollouts.glob("step_*"):
             number = re.match(r"step_(\d+)", path.name)
             if number and int(number.group(1)) > step:
                 path.unlink()
+        for path in self.evaluations.glob("*/evaluation.json"):
+            if path.parent.name.startswith(("step_", "after")) and _evaluated_step(path) > step:
+                shutil.rmtree(path.parent)
 
 
 def _claim(parent: Path, name: str | None, default_name: str) -> Path:
@@ -153,6 +157,14 @@ def _claim(parent: Path, name: str | None, default_name: str) -> Path:
             continue
         return parent / f"{default_name}-{number}"
     raise FileExistsError(default_name)
+
+
+def _evaluated_step(path: Path) -> int:
+    """Step whose policy an evaluation of the loop was made with; 0 where none can be read."""
+    try:
+        return int(json.loads(path.read_text(encoding="utf-8"))["policy"]["step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -462,3 +463,87 @@ def test_a_final_evaluation_asked_for_later_is_made(
     evaluation = {"before": False, "after": False}
     assert train(tiny_config(tiny_model_path, tmp_path, run={"num_steps": 1}, evaluation=evaluation))["is_finished"]
     assert resume(tmp_path / "tiny", ["evaluation.after=true"])["heldout_after"] == 0.3
+
+
+def _watch_evaluations(monkeypatch: pytest.MonkeyPatch, die_at: int | None = None) -> list[tuple[int, int]]:
+    """(tasks, policy version) of each chunk evaluated; the process "dies" before chunk number ``die_at``."""
+    from winnowrl.agents.collector import Collector
+
+    seen: list[tuple[int, int]] = []
+    evaluate = Collector.evaluate
+
+    async def watched(self: Collector, tasks: Any, **settings: Any) -> Any:
+        if len(seen) + 1 == die_at:
+            raise SystemExit("killed in an evaluation")
+        seen.append((len(tasks), self.engine.policy_version))
+        return await evaluate(self, tasks, **settings)
+
+    monkeypatch.setattr(Collector, "evaluate", watched)
+    return seen
+
+
+@pytest.mark.parametrize("num_steps", [2, 3])
+def test_an_evaluation_goes_on_under_the_same_policy_and_begins_anew_under_another(
+    num_steps: int, tiny_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation = {"before": False, "max_parallel_tasks": 2}
+    with monkeypatch.context() as patch:
+        _watch_evaluations(patch, die_at=2)
+        with pytest.raises(SystemExit):
+            train(tiny_config(tiny_model_path, tmp_path, run={"num_steps": 2}, evaluation=evaluation))
+    seen = _watch_evaluations(monkeypatch)
+    summary = resume(tmp_path / "tiny", [f"run.num_steps={num_steps}"])
+    # Two of six tasks were done at step 2.
+    assert seen == ([(2, 2)] * 2 if num_steps == 2 else [(2, 3)] * 3)
+    assert summary["heldout_tasks"] == 6
+
+
+def test_evaluations_of_steps_to_be_made_again_are_forgotten(
+    tiny_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation = {"before": False, "every_steps": 1}
+    train(tiny_config(tiny_model_path, tmp_path, run={"num_steps": 4}, evaluation=evaluation))
+    run_evaluation(EvaluationRequest(run=tmp_path / "tiny", samples=1))
+    shutil.rmtree(tmp_path / "tiny/checkpoints/step_000004")
+    seen = _watch_evaluations(monkeypatch)
+    resume(tmp_path / "tiny")
+    assert seen == [(6, 3), (6, 4)]
+    names = ["after", "eval_step_000004_samples_1", "step_000001", "step_000002", "step_000003"]
+    assert sorted(path.name for path in (tmp_path / "tiny/evaluations").iterdir()) == names
+
+
+def test_a_finished_evaluation_is_read_where_only_its_score_was_lost(
+    tiny_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from winnowrl.training.checkpoint import CheckpointStore
+
+    def die(*_: Any) -> None:
+        raise SystemExit("killed before the score is written")
+
+    evaluation = {"before": False}
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointStore, "add_metrics", die)
+        with pytest.raises(SystemExit):
+            train(tiny_config(tiny_model_path, tmp_path, run={"num_steps": 2}, evaluation=evaluation))
+    seen = _watch_evaluations(monkeypatch)
+    summary = resume(tmp_path / "tiny")
+    assert seen == []
+    assert _kept_scores(tmp_path / "tiny") == {2: summary["heldout_after"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "num_made"), [({}, 4), ({"step": 0}, 6), ({"overrides": ("conversation.turn_tokens=2",)}, 6)]
+)
+def test_an_evaluation_by_command_takes_no_rows_of_another_policy_or_setting(
+    change: dict[str, Any], num_made: int, tiny_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation = {"before": False, "after": False, "max_parallel_tasks": 2}
+    train(tiny_config(tiny_model_path, tmp_path, run={"num_steps": 1}, evaluation=evaluation))
+    asked: dict[str, Any] = {"run": tmp_path / "tiny", "output": tmp_path / "out"}
+    with monkeypatch.context() as patch:
+        _watch_evaluations(patch, die_at=2)
+        with pytest.raises(SystemExit):
+            run_evaluation(EvaluationRequest(**asked))
+    seen = _watch_evaluations(monkeypatch)
+    assert run_evaluation(EvaluationRequest(**asked, **change))["num_tasks"] == 6
+    assert sum(num_tasks for num_tasks, _ in seen) == num_made

@@ -30,6 +30,10 @@ EVALUATION_ONLY = (
 class OpenAIEngine:
     """Sends prompts to ``/completions`` and encodes the text that comes back; log-probabilities are NaN.
 
+    Prompts go out as text: every server takes it, and ids would be nonsense to one whose vocabulary differs. What a
+    tokenizer puts before any text (a begin token) is left out, because the server's tokenizer puts it there itself; so
+    a prompt that begins without it (a chat template that writes none) gets it there all the same.
+
     Args:
         base_url: Address ending in the version, e.g. ``http://127.0.0.1:8000/v1``.
         codec: Of a tokenizer like the server's; it decodes the prompt and counts the reply.
@@ -65,7 +69,7 @@ class OpenAIEngine:
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
         body = {
-            "prompt": self._codec.decode(prompt_ids),
+            "prompt": self._prompt_text(prompt_ids),
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -80,6 +84,12 @@ class OpenAIEngine:
         except (KeyError, IndexError, TypeError) as error:
             raise EngineFailure(f"{self._base_url} answered without a completion: {str(answer)[:200]}") from error
         return self._to_completion(text, reason, choice.get("stop_reason"), sampling)
+
+    def _prompt_text(self, prompt_ids: Sequence[int]) -> str:
+        """Text that a tokenizer which puts ``leading_ids`` before it turns into these ids."""
+        leading = self._codec.leading_ids
+        begins = list(prompt_ids[: len(leading)]) == leading
+        return self._codec.decode(prompt_ids[len(leading) :] if begins else prompt_ids)
 
     def _to_completion(self, text: str, reason: str | None, stop_reason: object, sampling: Sampling) -> Completion:
         # Servers leave the stop string out, and not all say which one it was.

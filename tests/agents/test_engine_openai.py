@@ -63,10 +63,11 @@ def codec(tiny_model_path):
     return TextCodec(AutoTokenizer.from_pretrained(str(tiny_model_path)))
 
 
-def ask(engine: OpenAIEngine, codec: Any, sampling: Sampling):
+def ask(engine: OpenAIEngine, codec: Any, sampling: Sampling, prompt_ids: list[int] | None = None):
     async def run():
+        prompt = codec.encode_markup("<|im_start|>hello") if prompt_ids is None else prompt_ids
         try:
-            return await engine.generate(codec.encode_markup("<|im_start|>hello"), sampling, (1 << 62) + 7)
+            return await engine.generate(prompt, sampling, (1 << 62) + 7)
         finally:
             await engine.close()
 
@@ -92,6 +93,33 @@ def test_text_comes_back_as_ids_without_logprobs(server, codec, monkeypatch):
     expected = {"model": "tiny", "prompt": "<|im_start|>hello", "max_tokens": 16, "temperature": 0.5, "top_p": 0.9}
     assert {**body, **expected, "top_k": 5, "stop": ["\n\n", "END"]} == body
     assert 0 <= body["seed"] < 2**31
+
+
+@pytest.mark.parametrize("template", ["plain", "tokenizer"])
+def test_a_tokenizer_that_begins_every_text_turns_the_sent_prompt_into_the_same_ids(
+    server, tiny_model_path, tmp_path, template
+):
+    import shutil
+
+    from tokenizers.processors import TemplateProcessing
+    from transformers import AutoTokenizer
+
+    from winnowrl.agents.conversation import build_template
+
+    tokenizer = AutoTokenizer.from_pretrained(str(shutil.copytree(tiny_model_path, tmp_path / "model")))
+    begin = "<|endoftext|>"
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=f"{begin} $A", special_tokens=[(begin, 0)])
+    # Chat templates of models with a begin token write it.
+    tokenizer.chat_template = begin + tokenizer.chat_template
+    made = build_template(template, tokenizer)
+    prompt = made.first_prompt(None, "Q: 1+1?")
+    assert prompt.count(0) == 1
+    handler, url = server
+    handler.answers.append(answer("2"))
+    ask(OpenAIEngine(url, made.codec, end_token_id=2), made.codec, Sampling(4), prompt)
+    [(_, body, _)] = handler.asked
+    # The tokenizer's default puts the begin token before any text, as a server does.
+    assert tokenizer(body["prompt"])["input_ids"] == prompt
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from winnowrl.agents.engines.base import Completion
     from winnowrl.configs.sections.engine import ConversationConfig
 
+# Most sequences of one rollout: the learner numbers them in the low bits of a 64-bit id.
+MAX_SEQUENCES = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class TokenBudgets:
@@ -131,11 +134,15 @@ class Conversation:
         """Append the environment's answer up to where the next reply starts.
 
         One that exactly fills the context is kept, and the episode is full; one that does not fit is left out, and the
-        episode is full. A template that is not append-only goes on in a new sequence.
+        episode is full. A template that is not append-only goes on in a new sequence; behind ``MAX_SEQUENCES`` of them
+        the episode is full as well.
         """
         if self._can_append:
             bridge = self._template.bridge(self._system_prompt, observation, self._sequence.token_ids[-1])
             self._append_context(bridge)
+            return
+        if len(self.sequences) >= MAX_SEQUENCES:
+            self._is_full = True
             return
         self._messages.append({"role": "user", "content": observation})
         prompt = self._template.render(self._system_prompt, self._messages)

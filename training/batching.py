@@ -7,26 +7,27 @@ from dataclasses import dataclass
 
 import torch
 
+from winnowrl.agents.conversation import MAX_SEQUENCES
 from winnowrl.agents.rollout import Group, Rollout
 from winnowrl.configs.sections.objective import ObjectiveConfig
 from winnowrl.training.advantages import group_advantages
 from winnowrl.training.batch import TrainingSequence
 from winnowrl.training.shaping import soft_overlong_penalty
 
-# A rollout that forked trains on several sequences: the id of a sequence is its rollout's id and its place in one number.
-MAX_FORKS = 64
-
 
 def sequence_id(rollout_id: int, place: int) -> int:
-    """Unique id of the sequence numbered ``place`` of a rollout."""
-    if not 0 <= place < MAX_FORKS:
-        raise ValueError(f"a rollout forked {place} times; at most {MAX_FORKS - 1} forks can be trained on")
-    return rollout_id * MAX_FORKS + place
+    """Unique id of the sequence numbered ``place`` of a rollout that forked: its rollout's id and its place in one number.
+
+    A conversation ends before it exceeds ``MAX_SEQUENCES``. The ids of a run's rollouts stay below 2**51, so that
+    these fit 64 bits.
+    """
+    assert 0 <= place < MAX_SEQUENCES, f"sequence {place} of a rollout; a conversation has at most {MAX_SEQUENCES}"
+    return rollout_id * MAX_SEQUENCES + place
 
 
 def rollout_of(sequence: int) -> int:
     """The rollout that a sequence id belongs to."""
-    return sequence // MAX_FORKS
+    return sequence // MAX_SEQUENCES
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from winnowrl.agents.conversation import MAX_SEQUENCES
 from winnowrl.agents.errors import ErrorRecord
 from winnowrl.agents.rollout import Group, Rollout, TokenSequence, Turn
 from winnowrl.configs.sections.objective import ObjectiveConfig
@@ -96,5 +97,14 @@ def test_every_sequence_of_a_forked_rollout_trains_with_its_advantage() -> None:
 
 def test_no_groups_give_an_empty_batch() -> None:
     assert make_batch([], ObjectiveConfig(), step=1).sequences == []
-    with pytest.raises(ValueError, match="forked 64 times"):
-        sequence_id(1, 64)
+
+
+def test_a_rollout_trains_on_as_many_sequences_as_a_conversation_may_have() -> None:
+    group = _group(1, [1, 0])
+    group.rollouts[0].sequences = [TokenSequence([9, 9], [False, True], [0.0, -1.0])] * MAX_SEQUENCES
+    group.rollouts[0].turns = []
+    batch = make_batch([group], ObjectiveConfig(), step=1)
+    assert [rollout_of(s.rollout_id) for s in batch.sequences] == [100] * MAX_SEQUENCES + [101]
+    assert len({s.rollout_id for s in batch.sequences}) == MAX_SEQUENCES + 1
+    # 200 million groups of 10 000 rollouts.
+    assert sequence_id(200_000_000 * 10_000, MAX_SEQUENCES - 1) < 2**63

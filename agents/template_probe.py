@@ -30,16 +30,20 @@ def compile_template(
     strips = _margins(renderer)
     first = _cut(first_text, USER[0])
     if first is None or strips is None:
-        return CompiledTemplate(None, None, None)
+        return CompiledTemplate(None, {}, None)
     # Behind a system prompt folded into the first message, the left margin is inside that message.
     is_folded = bool(system_prompt) and not has_role
     first_slot = Slot.around(codec, *first, (strips[0] and not is_folded, strips[1]))
     between = _bridge_texts(first_text, second_text, third_text)
     if between is None:
-        return CompiledTemplate(first_slot, None, None)
+        return CompiledTemplate(first_slot, {}, None)
     before, after = between
     after_cut = Slot.around(codec, before, after, strips)
-    after_end = Slot.around(codec, _behind_end_token(codec, end_token_ids, before), after, strips, is_behind_added=True)
+    closing = _closing_pieces(codec, renderer, before)
+    after_end = {
+        end: Slot.around(codec, _behind_end_token(codec, end, closing, before), after, strips, is_behind_added=True)
+        for end in end_token_ids
+    }
     return CompiledTemplate(first_slot, after_end, after_cut)
 
 
@@ -96,16 +100,36 @@ def closing_token_id(codec: TextCodec, renderer: Renderer) -> int | None:
     """
     behind = _cut(renderer(_dummy(2)), ASSISTANT[0])
     between = _cut(behind[1], USER[1]) if behind else None
-    added = (
-        [piece for piece in codec.split_at_added_tokens(between[0]) if codec.is_added_token(piece)] if between else []
-    )
-    return codec.encode_markup(added[0])[0] if len(added) >= 2 else None
+    closing = _closing_pieces(codec, renderer, between[0]) if between else []
+    return codec.encode_markup(closing[-1])[0] if closing else None
 
 
-def _behind_end_token(codec: TextCodec, end_token_ids: Sequence[int], before: str) -> str:
-    """``before`` without what leads up to and includes the end token the reply already wrote."""
+def _closing_pieces(codec: TextCodec, renderer: Renderer, before: str) -> list[str]:
+    """The beginning of ``before``, up to and including the added token that closes a reply; empty without one.
+
+    The token closes if the template also writes it behind a reply that nothing follows; else it opens the next message.
+    """
+    try:
+        last = _cut(renderer(_dummy(2)[:2], opens_reply=False), ASSISTANT[0])
+    except ValueError:
+        return []
+    pieces = codec.split_at_added_tokens(before)
+    first = next((index for index, piece in enumerate(pieces) if codec.is_added_token(piece)), None)
+    if last is None or first is None:
+        return []
+    is_shared = codec.split_at_added_tokens(last[1])[: first + 1] == pieces[: first + 1]
+    return pieces[: first + 1] if is_shared else []
+
+
+def _behind_end_token(codec: TextCodec, end_token_id: int, closing: Sequence[str], before: str) -> str:
+    """The part of ``before`` that follows a reply which wrote ``end_token_id``.
+
+    Where the token stands in ``before``, the part behind it. Elsewhere it took the place of the token that closes a
+    reply, if there is one. Otherwise all of ``before``: a reply that ended on the opening of another role's turn (a call
+    to a tool) keeps that token, and the whole header of the user follows it, who is the one that answers here.
+    """
     pieces = codec.split_at_added_tokens(before)
     for index, piece in enumerate(pieces):
-        if codec.is_added_token(piece) and codec.encode_markup(piece)[0] in end_token_ids:
+        if codec.is_added_token(piece) and codec.encode_markup(piece)[0] == end_token_id:
             return "".join(pieces[index + 1 :])
-    return before
+    return "".join(pieces[len(closing) :])

@@ -101,12 +101,15 @@ class Slot:
 class CompiledTemplate:
     """What a chat template does, for one system prompt.
 
-    ``after_end`` is the bridge behind a reply that ended itself, ``after_cut`` behind one that was cut: it begins with
-    the end token the reply lacks. None: the template is not append-only.
+    Attributes:
+        first: Around the first observation; None: messages must be rendered whole.
+        after_end: The bridge behind a reply that ended itself, by the id of its end token.
+        after_cut: The bridge behind one that was cut; it begins with the end token the reply lacks, if the template
+            closes replies with one. None: the template is not append-only.
     """
 
     first: Slot | None
-    after_end: Slot | None
+    after_end: Mapping[int, Slot]
     after_cut: Slot | None
 
 
@@ -127,7 +130,7 @@ class ChatTemplate:
         self._compiled: dict[str | None, CompiledTemplate] = {}
 
     def is_append_only(self, system_prompt: str | None) -> bool:
-        return self._compile(system_prompt).after_end is not None
+        return self._compile(system_prompt).after_cut is not None
 
     def first_prompt(self, system_prompt: str | None, observation: str) -> list[int]:
         first = self._compile(system_prompt).first
@@ -137,7 +140,7 @@ class ChatTemplate:
 
     def bridge(self, system_prompt: str | None, observation: str, last_id: int) -> list[int]:
         compiled = self._compile(system_prompt)
-        slot = compiled.after_end if last_id in self.end_token_ids else compiled.after_cut
+        slot = compiled.after_end.get(last_id, compiled.after_cut)
         assert slot is not None, "a template that is not append-only has no bridge"
         return slot.fill(self.codec, observation)
 
@@ -160,15 +163,15 @@ class ChatTemplate:
 class Renderer(Protocol):
     """Writes messages as text, ending where the assistant's next reply starts."""
 
-    def __call__(self, messages: Sequence[Message]) -> str:
-        """Raises ``ValueError`` when the template refuses these messages."""
+    def __call__(self, messages: Sequence[Message], *, opens_reply: bool = True) -> str:
+        """Raises ``ValueError`` when the template refuses these messages; without ``opens_reply`` it ends behind them."""
         ...
 
 
-def render_chatml(messages: Sequence[Message]) -> str:
+def render_chatml(messages: Sequence[Message], *, opens_reply: bool = True) -> str:
     """ChatML: each message between ``<|im_start|>`` and ``<|im_end|>``, a newline behind it."""
     body = "".join(f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n" for message in messages)
-    return body + "<|im_start|>assistant\n"
+    return f"{body}<|im_start|>assistant\n" if opens_reply else body
 
 
 class TokenizerRenderer:
@@ -183,12 +186,12 @@ class TokenizerRenderer:
         self._tokenizer = tokenizer
         self._arguments = dict(arguments or {})
 
-    def __call__(self, messages: Sequence[Message]) -> str:
+    def __call__(self, messages: Sequence[Message], *, opens_reply: bool = True) -> str:
         from jinja2 import TemplateError
 
         try:
             text = self._tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=True, **self._arguments
+                list(messages), tokenize=False, add_generation_prompt=opens_reply, **self._arguments
             )
         except TemplateError as error:
             raise ValueError(f"the chat template refuses these messages: {error}") from error

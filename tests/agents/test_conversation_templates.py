@@ -17,7 +17,10 @@ from winnowrl.agents.templates import ChatTemplate
 
 FOLDER = Path(__file__).parent / "templates"
 WIDE = TokenBudgets(turn=10_000, rollout=100_000, context=100_000)
-MARKERS = ("<|begin|>", "<|header|>", "<|header_end|>", "<|turn_start|>", "<|turn_end|>", "<|inst|>", "<|inst_end|>")
+MARKERS = (
+    *("<|begin|>", "<|header|>", "<|header_end|>", "<|turn_start|>", "<|turn_end|>", "<|inst|>", "<|inst_end|>"),
+    *("<|user|>", "<|assistant|>", "<|observation|>"),
+)
 # Template, and the end token its replies close with.
 APPEND_ONLY = {
     "chatml": "<|im_end|>",
@@ -196,6 +199,46 @@ def test_the_token_that_closes_a_turn_ends_replies_beside_the_tokenizers_own(mak
         assert f"x{name}\n<|im_start|>user\nb" in text
 
 
+@pytest.mark.parametrize(
+    ("name", "end", "expected"),
+    [
+        # The template closes no reply: the user's header follows, unless the reply ended on its first token.
+        ("next_role_ends", "<|user|>", "<|user|>\nU2"),
+        ("next_role_ends", "<|endoftext|>", "<|endoftext|><|user|>\nU2"),
+        ("next_role_ends", "<|observation|>", "<|observation|><|user|>\nU2"),
+        ("next_role_ends", None, "<|user|>\nU2"),
+        ("two_part_header", "<|endoftext|>", "<|endoftext|><|header|>user<|header_end|>\nU2"),
+        ("two_part_header", "<|header|>", "<|header|>user<|header_end|>\nU2"),
+        ("two_part_header", None, "<|header|>user<|header_end|>\nU2"),
+        # It closes them with a token: another end token stands for that one, or opens the next header itself.
+        ("chatml", "<|im_end|>", "<|im_end|>\n<|im_start|>user\nU2<|im_end|>\n"),
+        ("chatml", "<|endoftext|>", "<|endoftext|>\n<|im_start|>user\nU2<|im_end|>\n"),
+        ("chatml", "<|im_start|>", "<|im_start|>user\nU2<|im_end|>\n"),
+        ("default_system", "<|endoftext|>", "<|endoftext|>\n<|im_start|>user\nU2<|im_end|>\n"),
+        ("trims_headers", "<|endoftext|>", "<|endoftext|><|header|>user<|header_end|>\n\nU2<|turn_end|>"),
+    ],
+)
+@pytest.mark.parametrize("system", [None, "Rules."])
+def test_the_users_header_follows_whichever_end_token_a_reply_wrote(make_template, name, end, expected, system):
+    made = make_template(name, "<|endoftext|>")
+    codec = made.codec
+    ends = {"next_role_ends": ("<|user|>", "<|observation|>"), "two_part_header": ("<|header|>",)}
+    extra = [codec.encode_markup(token)[0] for token in ends.get(name, ("<|im_start|>",))]
+    template = ChatTemplate(codec, (*made.end_token_ids, *extra), made._renderer)
+    assert template.is_append_only(system)
+    ids = [*codec.encode_text("A1"), *(codec.encode_markup(end) if end else [])]
+    conversation = talk(template, ["U1", "U2"], [Completion(ids, [-1.0] * len(ids), "stop", 0)], system)
+    text = codec.decode(conversation.prompt_ids)
+    opening = codec.decode(template.first_prompt(system, "U1"))
+    reply_opening = opening[opening.index("U1") + 2 :].removeprefix("<|im_end|>\n").removeprefix("<|turn_end|>")
+    assert text == f"{opening}A1{expected}{reply_opening}"
+
+
+def test_a_token_that_opens_the_next_message_does_not_close_a_reply(make_template):
+    for name in ("next_role_ends", "two_part_header"):
+        assert make_template(name, "<|endoftext|>").end_token_ids == (0,)
+
+
 def test_end_tokens_of_the_generation_settings_count(tiny_model_path, tmp_path):
     import json
     import shutil
@@ -216,7 +259,7 @@ turns = st.lists(st.tuples(texts, texts, st.booleans()), min_size=1, max_size=4)
 @pytest.mark.parametrize("name", [*APPEND_ONLY, "no_markers", "thinking_opened", *FORKING])
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    turns=turns, letters=st.lists(st.integers(10, 383), min_size=1, max_size=6), system=st.sampled_from([None, "S."])
+    turns=turns, letters=st.lists(st.integers(13, 383), min_size=1, max_size=6), system=st.sampled_from([None, "S."])
 )
 def test_random_conversations_keep_every_token(make_template, name, turns, letters, system):
     template = make_template(name, APPEND_ONLY.get(name, "<|im_end|>"))

@@ -19,7 +19,10 @@ class Diagnostics:
         self._first_mismatch: float | None = None
 
     def check(self, step: int, metrics: Mapping[str, float], gate_warning: str | None = None) -> list[str]:
-        """Sentences to show for this step; ``gate_warning`` is what the gate's audits say of it."""
+        """Sentences to show for this step; ``gate_warning`` is what the gate's audits say of it.
+
+        A step that lacks a metric (no valid rollout: no reward) neither lengthens nor ends a streak.
+        """
         found = {
             "constant reward": self._constant_reward(metrics),
             "nothing informative": self._nothing_informative(metrics),
@@ -50,18 +53,22 @@ class Diagnostics:
         return True
 
     def _constant_reward(self, metrics: Mapping[str, float]) -> str:
-        is_constant = metrics.get("reward/max", 0.0) - metrics.get("reward/min", 1.0) <= 1e-9
-        self._constant_steps = self._constant_steps + 1 if is_constant else 0
+        low, high = metrics.get("reward/min"), metrics.get("reward/max")
+        if low is None or high is None:
+            return ""
+        self._constant_steps = self._constant_steps + 1 if high - low <= 1e-9 else 0
         if self._constant_steps < self._config.constant_reward_steps:
             return ""
         return (
-            f"every reward has been {metrics['reward/mean']:.3g} for {self._constant_steps} steps: the verifier may not read "
+            f"every reward has been {high:.3g} for {self._constant_steps} steps: the verifier may not read "
             "the answers (look at a rollout), or the tasks are all too hard or too easy"
         )
 
     def _nothing_informative(self, metrics: Mapping[str, float]) -> str:
-        is_empty = metrics.get("groups/informative", 1.0) == 0
-        self._uninformative_steps = self._uninformative_steps + 1 if is_empty else 0
+        informative = metrics.get("groups/informative")
+        if informative is None:
+            return ""
+        self._uninformative_steps = self._uninformative_steps + 1 if informative == 0 else 0
         if self._uninformative_steps < self._config.uninformative_steps:
             return ""
         return (

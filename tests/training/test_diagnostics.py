@@ -39,6 +39,27 @@ def test_a_streak_is_broken_by_a_healthy_step_and_a_warning_is_not_repeated_at_o
     assert [bool(texts) for texts in said] == [True] + [False] * 9 + [True]
 
 
+def test_a_step_without_a_metric_neither_lengthens_nor_ends_a_streak() -> None:
+    sick = {
+        "reward/mean": 0.0,
+        "reward/min": 0.0,
+        "reward/max": 0.0,
+        "groups/informative": 0.0,
+        "policy/entropy": 0.0,
+        "mismatch/mean_abs": 1.0,
+        "reward/parse_failure_rate": 1.0,
+    }
+    settings = DiagnosticsConfig(constant_reward_steps=3, uninformative_steps=3, repeat_after_steps=1)
+    families = {name.split("/")[0] for name in sick}
+    for missing in [*sick, *families, ""]:
+        diagnostics = Diagnostics(settings)
+        # Two sick steps, one that lacks a metric (or a family of them, or all), and the third sick one.
+        rows = [sick, sick, {name: v for name, v in sick.items() if not name.startswith(missing)}, sick]
+        said = [diagnostics.check(step, row) for step, row in enumerate(rows, start=1)]
+        assert len(said[3]) == 4, missing
+        assert not any(text.startswith("every reward") for text in said[2]) or not "reward/max".startswith(missing)
+
+
 def test_state_survives_a_restart() -> None:
     settings = DiagnosticsConfig(uninformative_steps=3)
     first = Diagnostics(settings)

@@ -7,6 +7,9 @@ from typing import Any
 
 from winnowrl.configs.sections.run import DiagnosticsConfig
 
+# A mismatch below this is bfloat16's own (nats per token), however far above the first step's it is.
+LEAST_GROWN_MISMATCH = 0.02
+
 
 class Diagnostics:
     """Watches the metrics of every step and says what looks wrong, at most once in ``repeat_after_steps``."""
@@ -91,7 +94,8 @@ class Diagnostics:
             return ""
         if self._first_mismatch is None:
             self._first_mismatch = mismatch
-        if mismatch <= max(self._config.max_mismatch, 5 * self._first_mismatch if mismatch > 0.02 else 0.1):
+        has_grown = mismatch > max(5 * self._first_mismatch, LEAST_GROWN_MISMATCH)
+        if mismatch <= self._config.max_mismatch and not has_grown:
             return ""
         return (
             f"engine and learner log-probs differ by {mismatch:.3f} on average (first step: {self._first_mismatch:.3f}): the "

@@ -109,7 +109,8 @@ class DiagnosticsConfig:
     min_entropy: float = 0.02
     """Warn when the token entropy (nats) falls below this."""
     max_mismatch: float = 0.1
-    """Warn when the mean |log-prob difference| between engine and learner exceeds this."""
+    """Warn when the mean |log-prob difference| between engine and learner exceeds this (nats per token), or 0.02 and five
+    times that of the first step."""
     max_parse_failure_rate: float = 0.5
     """Warn when this share of the replies held no answer that could be read."""
     sync_check_every_steps: int = 10

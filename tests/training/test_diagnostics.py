@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from winnowrl.configs.sections.run import DiagnosticsConfig
 from winnowrl.training.diagnostics import Diagnostics
 
@@ -56,8 +58,28 @@ def test_a_step_without_a_metric_neither_lengthens_nor_ends_a_streak() -> None:
         # Two sick steps, one that lacks a metric (or a family of them, or all), and the third sick one.
         rows = [sick, sick, {name: v for name, v in sick.items() if not name.startswith(missing)}, sick]
         said = [diagnostics.check(step, row) for step, row in enumerate(rows, start=1)]
-        assert len(said[3]) == 4, missing
+        assert len(said[3]) == 5, missing
         assert not any(text.startswith("every reward") for text in said[2]) or not "reward/max".startswith(missing)
+
+
+@pytest.mark.parametrize(
+    ("mismatches", "settings", "warned"),
+    [
+        ([3.0], {}, [True]),  # wrong from the first step: what came first is no measure of what is right
+        ([0.05, 0.12], {}, [False, True]),
+        ([0.03, 0.2], {"max_mismatch": 0.5}, [False, True]),  # more than five times the first
+        ([1e-6, 0.019], {"max_mismatch": 0.01}, [False, True]),
+        ([1e-6, 0.03], {}, [False, True]),  # float32 engine and learner part ways
+        ([0.011, 0.008, 0.014, 0.012], {}, [False] * 4),  # bfloat16
+        ([0.042, 0.05, 0.038, 0.061], {}, [False] * 4),  # bfloat16, 135M
+        ([1e-6, 5e-6, 1e-4, 0.015], {}, [False] * 4),
+    ],
+)
+def test_a_mismatch_is_warned_of_where_it_is_gross_or_has_grown(
+    mismatches: list[float], settings: dict[str, float], warned: list[bool]
+) -> None:
+    said = _said(*[{"mismatch/mean_abs": mismatch} for mismatch in mismatches], repeat_after_steps=1, **settings)
+    assert [bool(texts) for texts in said] == warned
 
 
 def test_state_survives_a_restart() -> None:

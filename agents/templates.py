@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from winnowrl.agents.text_codec import TextCodec
+from winnowrl.agents.text_codec import StandIns, TextCodec
 
 Message = dict[str, str]
+# No template looks for it.
+PLAIN_WORD = "winnowword"
 
 
 class Template(Protocol):
@@ -145,8 +147,28 @@ class ChatTemplate:
         return slot.fill(self.codec, observation)
 
     def render(self, system_prompt: str | None, messages: Sequence[Message]) -> list[int]:
-        text = self._renderer(with_system(self._has_system_role, system_prompt, messages))
-        return self.codec.encode_opening(text)[len(self.codec.leading_ids) :]
+        """Ids of a whole conversation up to where the next reply starts, rendered afresh.
+
+        No observation and no earlier reply becomes a control token: special tokens they name are spelt out, as in a
+        bridge. The prompt is accepted when its control tokens are those the template writes around plain words. Where
+        they are not (the template joins or leaves out what it is given), the messages are rendered again without any
+        letter that begins a special token's name, so that none can arise. The system prompt is the operator's own.
+        """
+        contents = [message["content"] for message in messages]
+        expected = self._encode_around(StandIns({}), system_prompt, messages, [PLAIN_WORD] * len(messages))
+        letters = StandIns.for_texts(self.codec, [system_prompt or "", *contents])
+        names_hidden = [letters.hide_names(self.codec, text) for text in contents]
+        ids = self._encode_around(letters, system_prompt, messages, names_hidden)
+        if self.codec.control_ids_in(ids) == self.codec.control_ids_in(expected):
+            return ids
+        return self._encode_around(letters, system_prompt, messages, [letters.hide(text) for text in contents])
+
+    def _encode_around(
+        self, letters: StandIns, system_prompt: str | None, messages: Sequence[Message], contents: Sequence[str]
+    ) -> list[int]:
+        replaced = [{**message, "content": text} for message, text in zip(messages, contents, strict=True)]
+        text = self._renderer(with_system(self._has_system_role, system_prompt, replaced))
+        return letters.encode(self.codec, text)
 
     def _compile(self, system_prompt: str | None) -> CompiledTemplate:
         compiled = self._compiled.get(system_prompt)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 # Observations repeat (members of a group share theirs, environments have stock answers): 10 times cheaper than encoding.
 CACHED_TEXTS = 4096
 CACHED_CHARACTERS = 4000
+# Characters with no meaning of their own: a template neither strips nor changes them.
+PRIVATE_PLANE = range(0xF0000, 0xFFFFE)
 
 
 class TextCodec:
@@ -22,6 +26,11 @@ class TextCodec:
 
     ``encode_text`` never yields a control token: an observation that contains ``<|im_end|>`` is text about that token,
     not the token. ``encode_markup`` does, for what a template writes.
+
+    Attributes:
+        leading_ids: What the tokenizer puts before any text: a begin token, or nothing.
+        control_names: Finds the names of special tokens in a text; None when the tokenizer has none.
+        control_openers: The characters such names begin with.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -34,8 +43,13 @@ class TextCodec:
                 core.no_padding()
         if self._text is not None:
             self._text.encode_special_tokens = True
-        added = sorted({token.content for token in tokenizer.added_tokens_decoder.values()}, key=len, reverse=True)
-        self._added = re.compile("|".join(map(re.escape, added))) if added else None
+        tokens = tokenizer.added_tokens_decoder
+        added = sorted({token.content for token in tokens.values()}, key=len, reverse=True)
+        self._added = _any_of(added)
+        self._control_ids = frozenset(token_id for token_id, token in tokens.items() if token.special)
+        control = {token.content for token in tokens.values() if token.special}
+        self.control_names = _any_of(sorted(control, key=len, reverse=True))
+        self.control_openers = frozenset(name[0] for name in control)
         self._cached = lru_cache(maxsize=CACHED_TEXTS)(self._encode_fragment)
         self._anchor = "\n" if self._is_marked(self._encode("a", True)[0]) else ""
         self._anchor_ids = self._encode(self._anchor, True)
@@ -55,9 +69,12 @@ class TextCodec:
         """Ids of ``text`` inside a sequence; the names of special tokens become those tokens. Not to be changed."""
         return self._encode_short(text, False, False)
 
-    def encode_opening(self, text: str) -> list[int]:
-        """Ids of ``text`` at the start of a sequence, behind what the tokenizer puts there. A new list."""
-        return self.leading_ids + self._encode(text, False)
+    def encode_opening(self, text: str, *, is_text: bool = False) -> list[int]:
+        """Ids of ``text`` at the start of a sequence, behind what the tokenizer puts there. A new list.
+
+        ``is_text``: special tokens in it are spelt out.
+        """
+        return self.leading_ids + self._encode(text, is_text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ``ids``, special tokens included by name."""
@@ -77,6 +94,10 @@ class TextCodec:
 
     def is_added_token(self, piece: str) -> bool:
         return self._added is not None and self._added.fullmatch(piece) is not None
+
+    def control_ids_in(self, ids: Sequence[int]) -> list[int]:
+        """Those of ``ids`` that are special tokens, in order."""
+        return [token_id for token_id in ids if token_id in self._control_ids]
 
     def _encode_short(self, text: str, is_text: bool, is_opening: bool) -> list[int]:
         if not text:
@@ -109,6 +130,54 @@ class TextCodec:
         full, bare = list(self.tokenizer("a")["input_ids"]), self._encode("a", False)
         starts = range(len(full) - len(bare) + 1)
         return next((full[:start] for start in starts if full[start : start + len(bare)] == bare), [])
+
+
+@dataclass(frozen=True, slots=True)
+class StandIns:
+    """Private characters in place of those that begin the names of special tokens, while a template renders a text.
+
+    Attributes:
+        originals: By stand-in, the character it stands for.
+    """
+
+    originals: Mapping[str, str]
+
+    @classmethod
+    def for_texts(cls, codec: TextCodec, texts: Iterable[str]) -> StandIns:
+        """Stand-ins that occur in none of ``texts``."""
+        used = set("".join(texts))
+        unused = (chr(code) for code in PRIVATE_PLANE if chr(code) not in used)
+        return cls(dict(zip(unused, sorted(codec.control_openers), strict=False)))
+
+    def hide(self, text: str) -> str:
+        """``text`` without any character that begins the name of a special token."""
+        return text.translate({ord(original): stand_in for stand_in, original in self.originals.items()})
+
+    def hide_names(self, codec: TextCodec, text: str) -> str:
+        """``text`` with the names of special tokens hidden, and nothing else."""
+        return text if codec.control_names is None else codec.control_names.sub(lambda name: self.hide(name[0]), text)
+
+    def encode(self, codec: TextCodec, rendered: str) -> list[int]:
+        """Ids of a rendered conversation; a stretch with stand-ins is encoded as text, with their originals."""
+        originals = str.maketrans(dict(self.originals))
+        ids: list[int] = []
+        for is_text, pieces in groupby(codec.split_at_added_tokens(rendered), self._is_in):
+            stretch = "".join(pieces).translate(originals)
+            if not ids:
+                ids = codec.encode_opening(stretch, is_text=is_text)[len(codec.leading_ids) :]
+            elif is_text:
+                ids += codec.encode_text(stretch, is_behind_added=True)
+            else:
+                ids += codec.encode_markup(stretch)
+        return ids
+
+    def _is_in(self, text: str) -> bool:
+        return any(stand_in in text for stand_in in self.originals)
+
+
+def _any_of(words: Sequence[str]) -> re.Pattern[str] | None:
+    """Finds the earliest of ``words``, of those that begin there the first named; None without words."""
+    return re.compile("|".join(map(re.escape, words))) if words else None
 
 
 def end_token_ids(tokenizer: Any, model_path: str | Path | None = None) -> tuple[int, ...]:

@@ -238,7 +238,12 @@ def is_word(text: str) -> bool:
     if not words:
         return False
     longest = max(map(len, re.split(r"[ -]", words)))
-    return r"\text" in text or longest >= 4 or (longest == 3 and "-" in text) or words in {"yes", "no"}
+    return (
+        text.lstrip("({ ").startswith(r"\text")
+        or longest >= 4
+        or (longest == 3 and "-" in text)
+        or words in {"yes", "no"}
+    )
 
 
 def special_text(text: str) -> bool:

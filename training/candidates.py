@@ -56,31 +56,42 @@ class RoundStats:
     Attributes:
         mean_reward: Mean over groups of the mean reward of their valid rollouts: the mean over rollouts where groups are
             of one size, and no artefact of the allocation where they are not. Gated groups are left out.
-        mean_entropy: The same of the entropy at generation, nats per token.
+        mean_entropy: The same of the entropy at generation as the sampler tells it, nats per token.
+        num_rollouts: What both are over.
+        learner_entropy: The same entropy as the learner tells it; None where it did not see all of these rollouts, for
+            the mean over those that survive a filter is of another population.
     """
 
     mean_reward: float
     mean_entropy: float
+    num_rollouts: int = 0
+    learner_entropy: float | None = None
 
     @classmethod
-    def of_groups(cls, groups: Sequence[Group]) -> RoundStats:
-        """Zeros without a valid rollout."""
+    def of_groups(cls, groups: Sequence[Group]) -> RoundStats | None:
+        """None without a valid rollout: nothing is known of the policy then."""
         members = [group.valid_rollouts for group in groups if not group.was_gated]
         members = [rollouts for rollouts in members if rollouts]
+        if not members:
+            return None
         return cls(
             _mean([_mean([rollout.reward for rollout in rollouts]) for rollouts in members]),
             _mean([_mean([sampler_entropy(rollout) for rollout in rollouts]) for rollouts in members]),
+            sum(len(rollouts) for rollouts in members),
         )
 
     @classmethod
-    def of_candidates(cls, candidates: Sequence[Candidate]) -> RoundStats:
-        """From the candidates alone, for a caller without the groups."""
+    def of_candidates(cls, candidates: Sequence[Candidate]) -> RoundStats | None:
+        """From the candidates alone, for a caller without the groups; None without any."""
         groups: dict[int, list[Candidate]] = {}
         for candidate in candidates:
             groups.setdefault(candidate.group_id, []).append(candidate)
+        if not groups:
+            return None
         return cls(
             _mean([_mean([c.reward for c in members]) for members in groups.values()]),
             _mean([_mean([c.entropy for c in members]) for members in groups.values()]),
+            len(candidates),
         )
 
 

@@ -72,7 +72,13 @@ def test_round_statistics_are_over_all_rollouts_not_only_informative_ones():
     groups = [group(0, [1.0, 1.0]), group(1, [1.0, 0.0]), group(2, [0.0] * 6), group(3, [1.0], was_gated=True)]
     assert RoundStats.of_groups(groups).mean_reward == pytest.approx((1.0 + 0.5 + 0.0) / 3)
     assert len(candidates(groups)) == 2
-    assert RoundStats.of_groups([]) == RoundStats(0.0, 0.0)
+    assert RoundStats.of_groups(groups).num_rollouts == 10
+
+
+def test_nothing_is_known_of_a_round_without_rollouts():
+    assert RoundStats.of_groups([]) is None
+    assert RoundStats.of_groups([group(0, []), group(1, [1.0, 0.0], was_gated=True)]) is None
+    assert RoundStats.of_candidates([]) is None
 
 
 # --- simple selectors --------------------------------------------------------------------------------------------

@@ -196,6 +196,65 @@ def test_a_skipped_update_earns_no_reward():
     assert "selector/reward" not in selector.metrics()
 
 
+def learning(selector):
+    """What the selector's network is taught from now on, as (features, targets)."""
+    fits = []
+    selector._scheduler.fit = lambda features, targets, steps: fits.append((features, targets)) or 0.0
+    return fits
+
+
+RAW = {"ema_mode": "none", "entropy_weight": 0.5, "entropy_floor": 0.3} | QUIET
+
+
+@pytest.mark.parametrize("kind", [CbsStarSelector, CbsSelector])
+@pytest.mark.parametrize("entropy_source", ["sampler", "learner"])
+def test_a_step_without_rollouts_teaches_nothing_and_the_choice_goes_on_waiting(kind, entropy_source, tmp_path):
+    selector = kind(BanditOptions(max_tokens=8, entropy_source=entropy_source, **RAW))
+    fits = learning(selector)
+    chosen = selector.select([candidate(0, advantage=1.5), candidate(1, advantage=-0.5)], 0, RoundStats(0.40, 0.35))
+    selector.observe(update_result(chosen), 0)
+    before = selector._normalizer.state_dict()
+    assert selector.select([], 1, None) == []  # all failed, or were gated: no update either
+    assert fits == []
+    assert selector._normalizer.state_dict() == before
+    assert "selector/gain" not in selector.metrics()
+    torch.save(selector.state_dict(), tmp_path / "state.pt")
+    selector.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=False))
+    # The policy is still the one that the choice of step 0 led to: .46 - .40 - .5 (.41 - .35).
+    selector.select([candidate(2, birth_step=2), candidate(3, birth_step=2)], 2, RoundStats(0.46, 0.41))
+    assert len(fits) == 1
+    assert selector.metrics()["selector/reward"] == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize("bad", [RoundStats(float("nan"), 0.4), RoundStats(0.4, float("nan"))])
+def test_a_reward_that_is_no_number_teaches_nothing(bad):
+    selector = CbsStarSelector(BanditOptions(max_tokens=8, **RAW))
+    fits = learning(selector)
+    for step, stats in enumerate([RoundStats(0.4, 0.4), bad, RoundStats(0.5, 0.4), RoundStats(0.7, 0.4)]):
+        chosen = selector.select([candidate(2 * step + i, birth_step=step) for i in range(2)], step, stats)
+        selector.observe(update_result(chosen), step)
+    # Only the choice of step 2 has a number before and after it: .7 - .5.
+    assert len(fits) == 1
+    assert selector.metrics()["selector/gain"] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (2, 2, 0.06 - 0.5 * (0.9 - 0.5)),  # the learner saw both rounds whole: its own entropies, .5 and .9
+        (2, 4, 0.06 - 0.5 * (0.41 - 0.35)),  # of the second only part: the sampler's of both
+        (4, 2, 0.06 - 0.5 * (0.41 - 0.35)),
+        (4, 4, 0.06 - 0.5 * (0.41 - 0.35)),
+    ],
+)
+def test_the_learners_entropy_counts_only_where_it_saw_whole_rounds(first, second, expected):
+    selector = CbsStarSelector(BanditOptions(max_tokens=8, entropy_source="learner", **RAW))
+    chosen = selector.select([candidate(0, entropy=0.4), candidate(1, entropy=0.6)], 0, RoundStats(0.40, 0.35, first))
+    selector.observe(update_result(chosen), 0)
+    selector.select([candidate(2, entropy=0.8), candidate(3, entropy=1.0)], 1, RoundStats(0.46, 0.41, second))
+    assert selector.metrics()["selector/reward"] == pytest.approx(expected)
+
+
 def test_round_statistics_default_to_the_fresh_rollouts():
     fresh = [
         candidate(0, group_id=0, reward=1.0, entropy=0.2),

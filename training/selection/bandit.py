@@ -8,9 +8,10 @@ Source: arXiv 2602.08499; what its text leaves open is an option here (docs/obje
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -58,8 +59,7 @@ class _Pending:
     stats: RoundStats
 
     def state_dict(self) -> dict[str, Any]:
-        stats = [self.stats.mean_reward, self.stats.mean_entropy]
-        return {"features": self.features, "advantages": self.advantages, "stats": stats}
+        return {"features": self.features, "advantages": self.advantages, "stats": list(astuple(self.stats))}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> _Pending:
@@ -67,7 +67,13 @@ class _Pending:
 
 
 class BanditSelector(Selector):
-    """What both bandits do; a subclass says what there is to choose from and how many are taken."""
+    """What both bandits do; a subclass says what there is to choose from and how many are taken.
+
+    A choice waits for its reward until rollouts of the policy it led to are there. A step without any (all of them failed,
+    say) trains on nothing, so the next one still shows that same policy: the choice goes on waiting, and neither the network
+    nor the running statistics learn from the empty step. A reward that is not finite teaches nothing, and its choice is
+    dropped: an update follows, and later rollouts show its effect too.
+    """
 
     def __init__(self, options: BanditOptions) -> None:
         self._options = options
@@ -91,17 +97,18 @@ class BanditSelector(Selector):
         return self._options.entropy_source == "learner"
 
     def pick(self, fresh: Sequence[Candidate], step: int, stats: RoundStats | None = None) -> list[Candidate]:
-        now = stats or RoundStats.of_candidates(fresh)
-        if self.needs_scores:
-            now = replace(now, mean_entropy=RoundStats.of_candidates(fresh).mean_entropy)
-        self._metrics = self._learn(now)
+        now = self._round_stats(fresh, stats)
+        self._metrics = {}
+        if now is not None:
+            self._metrics = self._learn(now)
+            self._pending = None
         pool = self._candidates(fresh, step)
         features = self._features(pool, step)
         places = self._choose(pool, self._scheduler.score(features), len(fresh), step)
         self._chosen = [pool[place] for place in places]
         # It becomes the pending one when the update is observed: a skipped update earns no reward.
-        self._proposed = _Pending(features[places], [c.advantage for c in self._chosen], now)
-        self._pending = None
+        advantages = [candidate.advantage for candidate in self._chosen]
+        self._proposed = None if now is None else _Pending(features[places], advantages, now)
         self._num_rounds += 1
         self._metrics |= selection_metrics(pool, self._chosen)
         return list(self._chosen)
@@ -159,20 +166,36 @@ class BanditSelector(Selector):
             features = self._scaler(features)
         return l2_normalize(features) if self._options.l2_normalize else features
 
+    def _round_stats(self, fresh: Sequence[Candidate], stats: RoundStats | None) -> RoundStats | None:
+        """Of the present rollouts; the learner's entropy among them only where it scored every one."""
+        of_fresh = RoundStats.of_candidates(fresh)
+        now = stats or of_fresh
+        if self.needs_scores and now is not None and of_fresh is not None and now.num_rollouts == len(fresh):
+            return replace(now, learner_entropy=of_fresh.mean_entropy)
+        return now
+
     def _learn(self, now: RoundStats) -> dict[str, float]:
         """Fit the scheduler to the last choice, whose reward the present rollouts reveal."""
         if self._pending is None:
             return {}
         options, last = self._options, self._pending.stats
         gain = now.mean_reward - last.mean_reward
-        cost = entropy_term(
-            last.mean_entropy, now.mean_entropy, weight=options.entropy_weight, floor=options.entropy_floor
-        )
+        before, after = _entropies(last, now)
+        if not all(math.isfinite(value) for value in (gain, before, after)):
+            return {}
+        cost = entropy_term(before, after, weight=options.entropy_weight, floor=options.entropy_floor)
         self._normalizer.update(gain)
         reward = self._normalizer(gain, cost)
         targets = credit(self._pending.advantages, reward, mode=options.credit)
         error = self._scheduler.fit(self._pending.features, targets, options.scheduler_updates)
         return {"selector/reward": reward, "selector/gain": gain, "selector/scheduler_loss": error}
+
+
+def _entropies(last: RoundStats, now: RoundStats) -> tuple[float, float]:
+    """Of two rounds, nats per token, told by one and the same source."""
+    if last.learner_entropy is None or now.learner_entropy is None:
+        return last.mean_entropy, now.mean_entropy
+    return last.learner_entropy, now.learner_entropy
 
 
 class CbsStarSelector(BanditSelector):

@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from winnowrl.configs.schema import RunConfig
 
+# Families of the metrics of a step (docs/metrics.md).
+STEP_METRICS = frozenset({
+    "allocator", "batch", "ccr", "clip", "collect", "correction", "gate", "groups", "kl", "learner", "ledger", "length",
+    "loss", "max", "memory", "mismatch", "policy", "ratio", "replay", "reward", "seconds", "selector", "staleness", "tasks",
+    "time", "tokens",
+})  # fmt: skip
+
 
 def check_combinations(config: RunConfig) -> None:
     """Raise ``ConfigError`` for fields that contradict each other across sections."""
-    for check in (_group_size, _gate, _budgets, _sampling, _engine, _reuse, _steps):
+    for check in (_group_size, _gate, _budgets, _sampling, _engine, _reuse, _steps, _best_metric):
         check(config)
 
 
@@ -77,6 +84,32 @@ def _reuse(config: RunConfig) -> None:
 def _steps(config: RunConfig) -> None:
     if config.run.num_steps == 0 and not (config.evaluation.before or config.evaluation.after):
         _refuse("run.num_steps is 0 and no evaluation is asked for; there is nothing to do: raise run.num_steps")
+
+
+def _best_metric(config: RunConfig) -> None:
+    name, settings = config.checkpoint.best_metric, config.evaluation
+    if name is None:
+        return
+    family, slash, _ = name.partition("/")
+    if family != "eval":
+        if name != "ess" and not (slash and family in STEP_METRICS):
+            _refuse(
+                f"checkpoint.best_metric is {name!r}, which no step logs; allowed: eval/mean, eval/pass@k, or a name out of "
+                "docs/metrics.md such as reward/mean"
+            )
+        return
+    samples = settings.samples_per_task
+    known = ["eval/mean", *(f"eval/pass@{2**power}" for power in range(samples.bit_length()))]
+    if name not in known:
+        _refuse(
+            f"checkpoint.best_metric is {name!r}, which evaluations of evaluation.samples_per_task = {samples} do not give; "
+            f"allowed: {', '.join(known)}"
+        )
+    if not settings.after and not 0 < settings.every_steps <= config.run.num_steps:
+        _refuse(
+            f"checkpoint.best_metric is {name!r}, but no trained step is evaluated; set evaluation.every_steps to 1 to "
+            f"{config.run.num_steps} (run.num_steps), or evaluation.after to true"
+        )
 
 
 def _refuse(message: str) -> None:

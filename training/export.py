@@ -33,6 +33,10 @@ def export_run(run: str | Path, output: str | Path, *, step: int | None = None, 
     settings = config.checkpoint
     store = CheckpointStore(folder.checkpoints, best_metric=settings.best_metric, best_mode=settings.best_mode)
     found = store.best() if best else next((c for c in reversed(store.all()) if step in (None, c.step)), None)
+    if best and settings.best_metric is None:
+        raise ConfigError(f"{folder.path} has no best checkpoint: it ran without checkpoint.best_metric; name a step")
+    if best and found is None:
+        raise ConfigError(f"no checkpoint of {folder.path} has a {settings.best_metric} to be best by; name a step")
     if found is None:
         there = ", ".join(str(c.step) for c in store.all()) or "none"
         raise ConfigError(f"{folder.path} has no such checkpoint; there are: {there}")

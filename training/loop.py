@@ -211,11 +211,21 @@ class TrainingLoop:
             "train_s": self._train_s,
             "policy_version": self._parts.engine.policy_version,
         }
+        self._say_if_not_scored()
         with self._console.phase("save"):
             if self._try_to_write(
                 lambda: self._store.save(self._done, state, self._parts.learner.save, self._step_metrics)
             ):
                 self._saved_at = self._done
+
+    def _say_if_not_scored(self) -> None:
+        """A metric of the step, unlike a held-out one, is known when the step is saved, or never."""
+        name = self._config.checkpoint.best_metric
+        if name is not None and not name.startswith("eval/") and name not in self._step_metrics:
+            self._console.warn(
+                f"checkpoint.best_metric is {name!r}, which step {self._done} did not log; its checkpoint is not among those "
+                "that the best is chosen from"
+            )
 
     def _try_to_write(self, write: Callable[[], object]) -> bool:
         """Whether ``write`` could be done; a full disk is said, and the earlier checkpoints stand."""

@@ -76,6 +76,20 @@ def test_overrides_win_and_are_read_as_yaml() -> None:
         (["selector.type=[a]"], r"selector.type is \['a'\]; allowed: all, random"),
         (["run.trackers={}"], "run.trackers is {}; allowed: a list"),
         (["environment.kwargs=[1]"], r"environment.kwargs is \[1\]; allowed: a mapping"),
+        (["checkpoint.best_metric=accuracy"], "checkpoint.best_metric is 'accuracy', which no step logs"),
+        (["checkpoint.best_metric=rewards/mean"], "which no step logs"),
+        (["checkpoint.best_metric=eval/accuracy"], "allowed: eval/mean, eval/pass@1$"),
+        (["checkpoint.best_metric=eval/pass@8"], "samples_per_task = 1 do not give; allowed: eval/mean, eval/pass@1$"),
+        (
+            ["checkpoint.best_metric=eval/pass@3", "evaluation.samples_per_task=5", "evaluation.temperature=1"],
+            "allowed: eval/mean, eval/pass@1, eval/pass@2, eval/pass@4$",
+        ),
+        (["checkpoint.best_metric=eval/mean", "evaluation.after=false"], "no trained step is evaluated"),
+        (
+            ["checkpoint.best_metric=eval/mean", "evaluation.after=false", "evaluation.every_steps=21"],
+            r"every_steps to 1 to 20 \(run.num_steps\)",
+        ),
+        (["checkpoint.best_metric=reward"], "which no step logs"),
         (["run.name=???"], r"run.name is \?\?\?, which marks a value still to be given"),
         (["run.seed=9223372036854775808"], r"run.seed is 9223372036854775808; allowed: 0 to 2\*\*63 - 1"),
         (["run.seed=-1"], r"run.seed is -1; allowed"),
@@ -87,6 +101,21 @@ def test_a_mistake_is_one_sentence_that_says_how_to_mend_it(overrides: list[str]
     with pytest.raises(ConfigError, match=sentence) as raised:
         load_config({}, overrides)
     assert len(str(raised.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["checkpoint.best_metric=reward/mean", "evaluation.before=false", "evaluation.after=false"],
+        ["checkpoint.best_metric=reward/some_part"],
+        ["checkpoint.best_metric=ess"],
+        ["checkpoint.best_metric=eval/mean"],
+        ["checkpoint.best_metric=eval/mean", "evaluation.after=false", "evaluation.every_steps=5"],
+        ["checkpoint.best_metric=eval/pass@4", "evaluation.samples_per_task=5", "evaluation.temperature=1"],
+    ],
+)
+def test_a_best_metric_that_a_run_gives_is_taken(overrides: list[str]) -> None:
+    load_config({}, overrides)
 
 
 def test_another_environment_does_not_get_the_arguments_of_the_first() -> None:

@@ -547,3 +547,33 @@ def test_an_evaluation_by_command_takes_no_rows_of_another_policy_or_setting(
     seen = _watch_evaluations(monkeypatch)
     assert run_evaluation(EvaluationRequest(**asked, **change))["num_tasks"] == 6
     assert sum(num_tasks for num_tasks, _ in seen) == num_made
+
+
+def test_the_best_checkpoint_by_a_metric_of_the_step_is_kept_and_exported(
+    tiny_model_path: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from winnowrl.training.export import export_run
+
+    def config(name: str, **checkpoint: Any) -> dict[str, Any]:
+        evaluation = {"before": False, "after": False}
+        return tiny_config(
+            tiny_model_path,
+            tmp_path,
+            run={"num_steps": 4, "name": name},
+            evaluation=evaluation,
+            checkpoint={"every_steps": 1, "keep_last": 1, **checkpoint},
+        )
+
+    train(config("tokens", best_metric="length/mean", best_mode="min"))
+    lengths = {row["step"]: row["length/mean"] for row in comparable_rows(tmp_path / "tokens")}
+    best = max(step for step, length in lengths.items() if length == min(lengths.values()))
+    assert {p.name for p in (tmp_path / "tokens/checkpoints").iterdir()} == {f"step_{best:06d}", "step_000004"}
+    train(config("nothing", best_metric="reward/beauty"))
+    assert "checkpoint.best_metric is 'reward/beauty', which step 4 did not log" in " ".join(
+        capfd.readouterr().out.split()
+    )
+    with pytest.raises(ConfigError, match=r"no checkpoint of .* has a reward/beauty"):
+        export_run(tmp_path / "nothing", tmp_path / "model", best=True)
+    train(config("none"))
+    with pytest.raises(ConfigError, match=r"ran without checkpoint\.best_metric"):
+        export_run(tmp_path / "none", tmp_path / "model", best=True)

@@ -34,7 +34,8 @@ def replay_count(num_fresh: int, ratio: float, num_available: int, *, multiple_o
     """How many rollouts to replay, and how many fresh ones to leave out so that the sum is a multiple.
 
     round(ratio * num_fresh), halves to even, at most ``num_available``; then moved by the smallest step, upwards first,
-    that makes fresh plus replayed a multiple of ``multiple_of``. Fresh ones go only if no such step exists.
+    that makes fresh plus replayed a multiple of ``multiple_of``. Fresh ones go only if no such step exists, and none go
+    where the sum is below one multiple: an update of a few is better than none.
 
     Returns:
         (replayed, fresh left out), in rollouts. Nothing fresh, nothing replayed.
@@ -46,7 +47,8 @@ def replay_count(num_fresh: int, ratio: float, num_available: int, *, multiple_o
         for moved in (count + distance, count - distance):
             if 0 <= moved <= num_available and (num_fresh + moved) % multiple_of == 0:
                 return moved, 0
-    return count, (num_fresh + count) % multiple_of
+    total = num_fresh + count
+    return count, total % multiple_of if total >= multiple_of else 0
 
 
 class ReplayBuffer:

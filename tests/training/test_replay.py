@@ -10,7 +10,14 @@ from winnowrl.training.batch import SequenceStats, TrainingSequence, UpdateResul
 from winnowrl.training.candidates import Candidate
 from winnowrl.training.efficiency import accuracy_efficiency_score
 from winnowrl.training.replay import ReplayBuffer, is_expired, priorities, replay_count
-from winnowrl.training.selection import AllSelector, BanditOptions, CbsSelector, RandomSelector, ReplaySelector
+from winnowrl.training.selection import (
+    AllSelector,
+    BanditOptions,
+    CbsSelector,
+    CbsStarSelector,
+    RandomSelector,
+    ReplaySelector,
+)
 from winnowrl.training.selection.refill import is_informative
 
 
@@ -89,6 +96,8 @@ def test_the_largest_age_is_still_kept(birth, now, gone):
         (40, 12, 1, (12, 0)),
         (11, 100, 3, (7, 0)),  # 5.5 to 6; 17 is no multiple of 3, 18 is
         (11, 0, 3, (0, 2)),  # warm-up: nothing to replay, so two fresh ones go
+        (3, 0, 4, (0, 0)),  # fewer than one multiple: nothing goes
+        (2, 1, 8, (1, 0)),
         (0, 100, 1, (0, 0)),
     ],
 )
@@ -102,8 +111,12 @@ def test_replay_count_reaches_the_multiple(multiple_of):
         for available in range(12):
             replayed, left_out = replay_count(num_fresh, 0.5, available, multiple_of=multiple_of)
             assert 0 <= replayed <= available
-            assert (num_fresh - left_out + replayed) % multiple_of == 0
             assert left_out < multiple_of
+            assert left_out < num_fresh
+            if num_fresh + replayed >= multiple_of:
+                assert (num_fresh - left_out + replayed) % multiple_of == 0
+            else:
+                assert left_out == 0
 
 
 @pytest.mark.parametrize(
@@ -290,6 +303,55 @@ def test_replay_around_a_bandit_holds_no_rollout_twice():
         ids = [s.rollout_id for s in chosen]
         assert len(ids) == len(set(ids))
         assert all((s.old_logprobs is None) == (s.birth_step == step) for s in chosen)
+
+
+BANDIT = BanditOptions(max_tokens=8, explore_start=0.0, explore_end=0.0)
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        AllSelector(),
+        RandomSelector(keep_fraction=0.75),
+        CbsStarSelector(BANDIT, keep_fraction=0.75),
+        CbsSelector(BANDIT),
+    ],
+    ids=["all", "random", "cbs_star", "cbs"],
+)
+def test_what_is_left_out_for_a_multiple_counts_as_not_chosen(base):
+    # Of 8 fresh ones 8 or 6 are chosen, and without a buffer 5 trained on.
+    selector = replaying(base, warmup_steps=100, multiple_of=5)
+    for step in range(3):
+        fresh = [candidate(10 * step + i, birth_step=step, group_id=step, advantage=i - 3.5) for i in range(8)]
+        chosen = run(selector, step, fresh)
+        found = selector.metrics()
+        assert len(chosen) == found["selector/selected"] == 5
+        assert found["selector/selected_tokens"] == sum(s.num_completion_tokens for s in chosen) == 10
+        trained = np.mean([abs(s.advantage) for s in chosen])
+        assert found["selector/mean_abs_advantage_selected"] == pytest.approx(trained)
+        assert len(selector.buffer) == 5 * (step + 1) or isinstance(base, CbsSelector)
+
+
+@pytest.mark.parametrize("kind", [CbsStarSelector, CbsSelector])
+def test_a_bandit_learns_only_from_what_was_trained_on(kind):
+    base = kind(BANDIT, keep_fraction=1.0) if kind is CbsStarSelector else kind(BANDIT)
+    fits = []
+    base._scheduler.fit = lambda features, targets, steps: fits.append((features, targets)) or 0.0
+    selector = replaying(base, warmup_steps=100, multiple_of=4)
+    chosen = run(selector, 0, [candidate(i, advantage=1.0 + i) for i in range(6)])
+    run(selector, 1, [candidate(10 + i, birth_step=1, advantage=1.0, reward=2.0) for i in range(4)])
+    ((features, targets),) = fits
+    assert features.shape == (4, 10)
+    # A target is |A| times the one reward of the round.
+    ratios = [target / sequence.advantage for target, sequence in zip(targets, chosen, strict=True)]
+    assert ratios == pytest.approx([ratios[0]] * 4)
+
+
+def test_a_warm_up_step_smaller_than_the_multiple_is_trained_on():
+    selector = replaying(warmup_steps=100, multiple_of=4)
+    for step in range(2):
+        assert len(run(selector, step, [candidate(10 * step + i, birth_step=step) for i in range(3)])) == 3
+    assert len(selector.buffer) == 6
 
 
 def test_a_resumed_run_draws_what_the_uninterrupted_one_draws():

@@ -89,6 +89,8 @@ class BanditSelector(Selector):
         self._num_rounds = 0
         self._pending: _Pending | None = None
         self._proposed: _Pending | None = None
+        self._step = 0
+        self._pool: list[Candidate] = []
         self._chosen: list[Candidate] = []
         self._metrics: dict[str, float] = {}
 
@@ -102,7 +104,8 @@ class BanditSelector(Selector):
         if now is not None:
             self._metrics = self._learn(now)
             self._pending = None
-        pool = self._candidates(fresh, step)
+        self._step = step
+        pool = self._pool = self._candidates(fresh, step)
         features = self._features(pool, step)
         places = self._choose(pool, self._scheduler.score(features), len(fresh), step)
         self._chosen = [pool[place] for place in places]
@@ -110,12 +113,22 @@ class BanditSelector(Selector):
         advantages = [candidate.advantage for candidate in self._chosen]
         self._proposed = None if now is None else _Pending(features[places], advantages, now)
         self._num_rounds += 1
-        self._metrics |= selection_metrics(pool, self._chosen)
+        self._metrics |= self._choice_metrics()
         return list(self._chosen)
+
+    def narrow(self, chosen: Sequence[Candidate]) -> None:
+        """Only what the update trains on earns a reward."""
+        kept = {candidate.rollout_id for candidate in chosen}
+        places = [place for place, candidate in enumerate(self._chosen) if candidate.rollout_id in kept]
+        self._chosen = [self._chosen[place] for place in places]
+        if (proposed := self._proposed) is not None:
+            advantages = [candidate.advantage for candidate in self._chosen]
+            self._proposed = _Pending(proposed.features[places], advantages, proposed.stats)
+        self._metrics |= self._choice_metrics()
 
     def observe(self, result: UpdateResult, step: int) -> None:
         self._pending = self._proposed if self._chosen else None
-        self._proposed = None
+        self._proposed, self._pool = None, []
 
     def metrics(self) -> dict[str, float]:
         return dict(self._metrics)
@@ -135,7 +148,7 @@ class BanditSelector(Selector):
         self._scaler.load_state_dict(state["scaler"])
         self._num_rounds = state["num_rounds"]
         self._pending = None if state["pending"] is None else _Pending.from_state(state["pending"])
-        self._proposed, self._chosen = None, []
+        self._proposed, self._pool, self._chosen = None, [], []
 
     @abstractmethod
     def _candidates(self, fresh: Sequence[Candidate], step: int) -> list[Candidate]:
@@ -144,6 +157,9 @@ class BanditSelector(Selector):
     @abstractmethod
     def _choose(self, pool: Sequence[Candidate], scores: Sequence[float], num_fresh: int, step: int) -> list[int]:
         """Places in the pool, ascending."""
+
+    def _choice_metrics(self) -> dict[str, float]:
+        return selection_metrics(self._pool, self._chosen)
 
     def _explore(self, generator: np.random.Generator) -> float:
         """Probability of a random choice as ``choose`` wants it: decided here for the whole round, or left to slots."""
@@ -269,7 +285,8 @@ class CbsSelector(BanditSelector):
     def _choose(self, pool: Sequence[Candidate], scores: Sequence[float], num_fresh: int, step: int) -> list[int]:
         generator = self._generator(step)
         explore = self._explore(generator)
-        places = sorted(choose(scores, num_fresh, explore, self._options.explore_unit, generator))
-        ages = [step - pool[place].birth_step for place in places]
-        self._metrics["selector/mean_age"] = float(np.mean(ages)) if ages else 0.0
-        return places
+        return sorted(choose(scores, num_fresh, explore, self._options.explore_unit, generator))
+
+    def _choice_metrics(self) -> dict[str, float]:
+        ages = [self._step - candidate.birth_step for candidate in self._chosen]
+        return super()._choice_metrics() | {"selector/mean_age": float(np.mean(ages)) if ages else 0.0}

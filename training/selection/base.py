@@ -17,7 +17,8 @@ from winnowrl.training.selection.scheduler import keep_count
 class Selector(ABC):
     """Chooses what an update trains on, before its forward and backward pass.
 
-    A step is ``select``, then the update, then ``observe`` with its result (not called when the update was skipped).
+    A step is ``select``, then the update, then ``observe`` with its result (not called when the update was skipped). Whoever
+    trains on less than ``pick`` returned says so with ``narrow`` before the update.
     Advantages come from the full groups and stay as they are.
     """
 
@@ -40,6 +41,10 @@ class Selector(ABC):
         """
 
     @abstractmethod
+    def narrow(self, chosen: Sequence[Candidate]) -> None:
+        """Take note that the update will train on ``chosen`` alone, a part of what ``pick`` returned for this step."""
+
+    @abstractmethod
     def observe(self, result: UpdateResult, step: int) -> None:
         """Take in what the update saw of the sequences chosen for the same step."""
 
@@ -60,14 +65,19 @@ class AllSelector(Selector):
     """Trains on every fresh rollout."""
 
     def __init__(self) -> None:
+        self._pool: Sequence[Candidate] = ()
         self._metrics: dict[str, float] = {}
 
     def pick(self, fresh: Sequence[Candidate], step: int, stats: RoundStats | None = None) -> list[Candidate]:
-        self._metrics = selection_metrics(fresh, fresh)
+        self._pool = fresh
+        self.narrow(fresh)
         return list(fresh)
 
+    def narrow(self, chosen: Sequence[Candidate]) -> None:
+        self._metrics = selection_metrics(self._pool, chosen)
+
     def observe(self, result: UpdateResult, step: int) -> None:
-        pass
+        self._pool = ()
 
     def metrics(self) -> dict[str, float]:
         return dict(self._metrics)
@@ -91,7 +101,8 @@ class RandomSelector(AllSelector):
             count = keep_count(len(members), self._keep_fraction)
             places = np.sort(generator.permutation(len(members))[:count])
             chosen += [members[place] for place in places]
-        self._metrics = selection_metrics(fresh, chosen)
+        self._pool = fresh
+        self.narrow(chosen)
         return chosen
 
 

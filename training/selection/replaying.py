@@ -29,7 +29,8 @@ class ReplaySelector(Selector):
         base: Chooses among the fresh rollouts (and, if it is CBS, its own past ones).
         ratio: Replayed rollouts per chosen one. warmup_steps: No replay before this step.
         birth_logprobs: Where a replayed ratio starts: the ``learner``'s log-probs at birth or the ``sampler``'s.
-        multiple_of: The rollouts of a step are brought to a multiple of this.
+        multiple_of: The rollouts of a step are brought to a multiple of this, if there are as many; what is left out for it
+            counts as not chosen.
         """
         self._base = base
         self._buffer = buffer
@@ -54,7 +55,9 @@ class ReplaySelector(Selector):
         taken = {candidate.rollout_id for candidate in chosen}
         available = self._buffer.num_available(exclude=taken) if step >= self._warmup_steps else 0
         count, left_out = replay_count(len(chosen), self._ratio, available, multiple_of=self._multiple_of)
-        chosen = chosen[: len(chosen) - left_out]
+        if left_out:
+            chosen = chosen[:-left_out]
+            self._base.narrow(chosen)
         drawn = self._buffer.draw(count, step, exclude=taken)
         self._born = [candidate for candidate in chosen if candidate.birth_step == step]
         self._metrics = self._buffer.metrics(step) | {
@@ -63,6 +66,11 @@ class ReplaySelector(Selector):
             "replay/left_out": float(left_out),
         }
         return chosen + drawn
+
+    def narrow(self, chosen: Sequence[Candidate]) -> None:
+        self._base.narrow(chosen)
+        kept = {candidate.rollout_id for candidate in chosen}
+        self._born = [candidate for candidate in self._born if candidate.rollout_id in kept]
 
     def observe(self, result: UpdateResult, step: int) -> None:
         # The base first: CBS freezes the same rollouts, and one frozen copy then serves both.

@@ -7,7 +7,19 @@ whole list, so that naming several answers never earns what naming one would.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+from winnowrl.envs.math.prose import (
+    BETWEEN_ALTERNATIVES,
+    UNPAIRED,
+    Formula,
+    find_formulas,
+    is_joint,
+    last_formula,
+    last_number,
+    marked_answer,
+    percent_after,
+    strip_markdown,
+)
 
 # A reply that is one short line without any of these words is the answer itself.
 _PROSE = re.compile(
@@ -16,45 +28,16 @@ _PROSE = re.compile(
 _BARE_MAX_CHARS = 300
 _BARE_MAX_WORDS = 4
 _LONG_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}(?![A-Za-z(])")
-_JOINT_MAX_CHARS = 40
 
 _BRACE = re.compile(r"\\.|[{}]", re.S)
 _BOX = re.compile(r"\\f?boxed\s*(?=\{)|\\fbox\s*(?=\{)")
+# A minus of the box itself: no operand before it ("5-\boxed{3}"), and no dash of a list or a sentence ("- \boxed{3}").
+_SIGN_BEFORE = re.compile(
+    r"(?:(?P<prose>[A-Za-z]{2}\s|^\s*|[:,.*_]\s?)|[$=(\[{&<>]\s?)(?P<sign>-|−|\\pm)(?P<gap>\s?)\Z", re.M
+)
+_SIGN_MAX_CHARS = 12
+_SCRIPT_AFTER = re.compile(r" ?[\^_] ?(?:\{[^{}]{1,20}\}|-?\w)")
 _BOX_UNBRACED = re.compile(r"\\boxed\s+([^\s{}$\\]+)")
-_BETWEEN_ALTERNATIVES = re.compile(
-    r"[\s$,;/]*(?:\\text\s*\{\s*)?(?:,?\s*(?:and|or)\b)?(?:\s*\})?[\s$,;/]*(?:\\quad)?[\s$]*"
-)
-_PERCENT_AFTER = re.compile(r"\s{0,3}\$?\s{0,3}(?:\\?%|percent(?:age)?\b|pct\b)", re.I)
-
-_MARKER = re.compile(
-    r"####|\b(?:final\s+)?answer(?:s)?\b[*_\s]{0,4}(?:is\b|are\b|:|=)[*_:\s]{0,6}(?:that\b\s?)?"
-    r"|\bfinal\s+answer\b[^.\n]{0,80}?\bis\b[*_:\s]{0,6}",
-    re.I,
-)
-_SENTENCE_END = re.compile(r"[.!?](?=\s+[A-Z\\*$-]|\s*$)|\s+I hope\b", re.M)
-_DELIMITER = re.compile(r"\\\\|\\\$|\$\$|\$|\\[\[\]()]|\n")
-_CLOSED_BY = {"$$": "$$", "$": "$", r"\[": r"\]", r"\(": r"\)"}
-_UNPAIRED = re.compile(r"(?<!\d)\$(?!\s?\d)|\\[(\[]")
-
-_NUMBER = re.compile(
-    r"(?<![\w.,^])[-+]?[$€£¥]?(?:"
-    r"\\frac\{-?\d+\}\{-?\d+\}"
-    r"|\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\d)"
-    r"|(?:\d{1,3}(?: \d{3})+|\d++) \d++/\d++"
-    r"|\d++/\d++|(?:\d++(?:\.\d++)?+|\.\d++)(?:e[-+]?\d++)?+"
-    r")(?:\s*(?:\\?%|percent\b|pct\b))?(?![\w^])",
-    re.I,
-)
-_CURRENCY = re.compile(r"[$€£¥]")
-_JOIN_NUMBERS = re.compile(r"[\s*]*(?:,|\bor\b|\band\b|/|, or|, and)[\s*]*", re.I)
-
-
-class _Formula(NamedTuple):
-    """A formula in a text: where it stands with its delimiters, and what is between them."""
-
-    start: int
-    end: int
-    content: str
 
 
 def extract_answer(text: str, *, require_boxed: bool = False, multiline_inline_math: bool = False) -> str | None:
@@ -73,13 +56,15 @@ def extract_answer(text: str, *, require_boxed: bool = False, multiline_inline_m
     boxed = _last_boxes(text)
     if boxed is not None or require_boxed:
         return boxed or None
-    formulas = _formulas(text, multiline_inline_math)
-    return (
-        _marked(text, formulas)
-        or _bare(text, formulas)
-        or _last_run([(f.start, f.end, f.content) for f in formulas], text, _BETWEEN_ALTERNATIVES)
-        or (None if _UNPAIRED.search(text) else _last_number(text))
-    )
+    formulas = find_formulas(text, multiline_inline_math)
+    answer = marked_answer(text, formulas)
+    if answer is None:
+        answer = _bare(text, formulas)
+    if answer is None:
+        answer = last_formula(text, formulas)
+    if answer is None and not UNPAIRED.search(text):
+        answer = last_number(text)
+    return answer or None
 
 
 def outside_thinking(text: str) -> str:
@@ -125,9 +110,10 @@ def _last_boxes(text: str) -> str | None:
         unbraced = list(_BOX_UNBRACED.finditer(text))
         return unbraced[-1].group(1) if unbraced else None
     start, end, content = boxes[-1]
-    contents = [content + _percent(text, end, content)]
+    content = _with_sign_and_exponent(text, start, end, content)
+    contents = [content + percent_after(text, end, content)]
     for earlier_start, earlier_end, earlier in reversed(boxes[:-1]):
-        if not _is_joint(text, earlier_end, start, _BETWEEN_ALTERNATIVES):
+        if not is_joint(text, earlier_end, start, BETWEEN_ALTERNATIVES):
             break
         start = earlier_start
         if earlier not in contents:
@@ -135,60 +121,20 @@ def _last_boxes(text: str) -> str | None:
     return ", ".join(contents)
 
 
-def _percent(text: str, end: int, content: str) -> str:
-    return r"\%" if _PERCENT_AFTER.match(text, end) and "%" not in content else ""
+def _with_sign_and_exponent(text: str, start: int, end: int, content: str) -> str:
+    r"""The content with a minus, an exponent or a base that stands outside the box: ``-\boxed{42}``, ``\boxed{42}^2``."""
+    if script := _SCRIPT_AFTER.match(text, end):
+        attached = script.group().strip()
+        content = f"({content}){attached}" if attached[0] == "^" else content + attached
+    found = _SIGN_BEFORE.search(text, max(0, start - _SIGN_MAX_CHARS), start)
+    if found is None or (found.group("gap") and found.group("prose") is not None):
+        return content
+    return f"{found.group('sign')}({content})"
 
 
-def _formulas(text: str, multiline_inline_math: bool) -> list[_Formula]:
-    """The formulas of ``text`` in order, in one pass over its delimiters."""
-    formulas: list[_Formula] = []
-    opened: re.Match[str] | None = None
-    for match in _DELIMITER.finditer(text):
-        token = match.group()
-        if token == "\n":
-            if opened and opened.group() in ("$", r"\(") and not multiline_inline_math:
-                opened = None
-        elif opened and token == _CLOSED_BY[opened.group()]:
-            # "$5 and $6": a closing dollar is not followed by a digit.
-            if token == "$" and text[match.end() : match.end() + 1].isdigit():
-                opened = match
-                continue
-            content = text[opened.end() : match.start()].strip()
-            if content:
-                content += _percent(text, match.end(), content)
-                formulas.append(_Formula(opened.start(), match.end(), content))
-            opened = None
-        elif opened is None and token in _CLOSED_BY:
-            opened = match
-    return formulas
-
-
-def _marked(text: str, formulas: list[_Formula]) -> str | None:
-    """What follows the last marker, to the end of its sentence."""
-    markers = list(_MARKER.finditer(text))
-    if not markers:
-        return None
-    rest = text[markers[-1].end() :]
-    start = len(text) - len(rest.lstrip("*_ \n\t:"))
-    newline = text.find("\n", start)
-    end = len(text) if newline < 0 else newline
-    # A formula that begins here may span lines; sentence ends inside it do not count.
-    first = next((formula for formula in formulas if formula.start == start), None)
-    search_from = first.end if first else start
-    end = max(end, search_from)
-    stop = _SENTENCE_END.search(text, search_from, end)
-    end = stop.start() if stop else end
-    inside = [(f.start, f.end, f.content) for f in formulas if start <= f.start < end]
-    if inside:
-        return ", ".join(content for _, _, content in inside)
-    if _UNPAIRED.search(text, start, end):
-        return None
-    return _strip_markdown(text[start:end]) or None
-
-
-def _bare(text: str, formulas: list[_Formula]) -> str | None:
+def _bare(text: str, formulas: list[Formula]) -> str | None:
     """The whole reply, when it is a single expression rather than prose."""
-    line = _strip_markdown(text)
+    line = strip_markdown(text)
     if not line or "\n" in line or _PROSE.search(line[:_BARE_MAX_CHARS]):
         return None
     if len(_LONG_WORD.findall(line[:_BARE_MAX_CHARS])) > _BARE_MAX_WORDS:
@@ -196,31 +142,4 @@ def _bare(text: str, formulas: list[_Formula]) -> str | None:
     if len(line) > _BARE_MAX_CHARS and re.search(r"\s[a-z]+\s", line):
         return None
     has_formula_inside = formulas and not (len(formulas) == 1 and formulas[0].end - formulas[0].start == len(line))
-    return None if has_formula_inside or (_UNPAIRED.search(line) and not formulas) else line
-
-
-def _last_number(text: str) -> str | None:
-    found = [(match.start(), match.end(), _CURRENCY.sub("", match.group()).strip()) for match in _NUMBER.finditer(text)]
-    return _last_run(found, text, _JOIN_NUMBERS)
-
-
-def _last_run(found: list[tuple[int, int, str]], text: str, joint: re.Pattern[str]) -> str | None:
-    """The last of ``found`` with those before it that only a comma, "and" or "or" keeps apart."""
-    if not found:
-        return None
-    start, _, content = found[-1]
-    run = [content]
-    for earlier_start, earlier_end, earlier in reversed(found[:-1]):
-        if not _is_joint(text, earlier_end, start, joint):
-            break
-        run.insert(0, earlier)
-        start = earlier_start
-    return ", ".join(run)
-
-
-def _is_joint(text: str, start: int, end: int, joint: re.Pattern[str]) -> bool:
-    return end - start <= _JOINT_MAX_CHARS and joint.fullmatch(text, start, end) is not None
-
-
-def _strip_markdown(text: str) -> str:
-    return text.strip().strip("*_` \t").rstrip(".").strip("*_` \t")
+    return None if has_formula_inside or (UNPAIRED.search(line) and not formulas) else line

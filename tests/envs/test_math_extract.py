@@ -46,6 +46,78 @@ def test_extracts(text: str, answer: str | None) -> None:
     assert extract_answer(text) == answer
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("The answer is not $42$.", None),
+        ("The answer is definitely not 42.", None),
+        ("The answer isn't $42$.", None),
+        ("So it cannot be 42.", None),
+        ("The answer is not positive, so it is 0.", None),
+        ("The answer is 41. The answer is not 42, but $40$.", "40"),
+        ("The answer is $42$, not $41$.", "42"),
+    ],
+)
+def test_denied_answer_is_no_answer(text: str, answer: str | None) -> None:
+    assert extract_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("The answer is 42.\nActually, it is 41.", "42, 41"),
+        ("The answer is 42. Or maybe 41.", "42, 41"),
+        ("The answer is 42. Or maybe forty-one.", None),
+        ("The answer is $42$. Wait, it is $41$.", "42, 41"),
+        ("The answer is 42. But it could also be 41.", "42, 41"),
+        ("The answer is $42$ or 41.", "42, 41"),
+        ("The answer is $42$ or more.", "42, another"),
+        ("The answer is 41, which is odd, or 42.", "41, 42"),
+        ("The answer is 42. Wait, let me check: 6*7 = 42.", "42"),
+        ("The answer is 42. We considered 3 cases, but only 2 of them count.", "42"),
+        ("The answer is 41. No: the answer is 42.", "42"),
+    ],
+)
+def test_answer_taken_back_comes_with_what_replaces_it(text: str, answer: str | None) -> None:
+    assert extract_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"The answer is $42$ since $6\cdot 7=42$.", "42"),
+        ("The answer is 42 because 6*7=42.", "42"),
+        ("The answer is $42$, which is even.", "42"),
+        (r"The answer is $x$, which solves $x^2=2$.", "x"),
+    ],
+)
+def test_reason_after_an_answer_is_not_part_of_it(text: str, answer: str) -> None:
+    assert extract_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"-\boxed{42}", "-(42)"),
+        (r"$x = -\boxed{42}$", "-(42)"),
+        (r"Thus $- \boxed{42}$", "-(42)"),
+        (r"which is -\boxed{42}.", "-(42)"),
+        (r"$\pm\boxed{42}$", r"\pm(42)"),
+        (r"\boxed{42}^2", "(42)^2"),
+        (r"\boxed{42}^{n+1}", "(42)^{n+1}"),
+        (r"\boxed{204}_5", "204_5"),
+        # no sign of the box: an item of a list, a dash, a subtraction
+        (r"- \boxed{42}", "42"),
+        (r"the answer - \boxed{42}", "42"),
+        (r"$5-\boxed{3}=2$", "3"),
+        (r"5 -\boxed{3}", "3"),
+        (r"\boxed{42}!", "42"),
+    ],
+)
+def test_sign_and_exponent_outside_a_box_belong_to_it(text: str, answer: str) -> None:
+    assert extract_answer(text) == answer
+
+
 def test_whole_text_is_read() -> None:
     assert extract_answer(r"\boxed{42}" + " and this is why." * 500) == "42"
     assert extract_answer("why? " * 5000 + r"\boxed{42}") == "42"
@@ -71,7 +143,8 @@ def test_boxes_are_outermost_and_in_order() -> None:
 @pytest.mark.parametrize(
     "text",
     ["\\boxed{" * 30000, "7" * 200_000 + "A", "\\(" * 100_000, "\\[" * 100_000 + "x", "$" * 200_001, " " * 200_000 + "x",
-     "answer is " * 20_000, "{" * 100_000 + "}" * 100_000, "5 , " * 50_000, "\\boxed{5} " * 20_000, "or " * 60_000],
+     "answer is " * 20_000, "answer is 5. " + "but " * 50_000, "answer is 5. or maybe " * 9_000,
+     "{" * 100_000 + "}" * 100_000, "5 , " * 50_000, "\\boxed{5} " * 20_000, "or " * 60_000],
     ids=lambda text: text[:10],
 )  # fmt: skip
 def test_time_is_linear_in_hostile_text(text: str) -> None:

@@ -17,7 +17,7 @@ STEP_METRICS = frozenset({
 
 def check_combinations(config: RunConfig) -> None:
     """Raise ``ConfigError`` for fields that contradict each other across sections."""
-    for check in (_group_size, _gate, _budgets, _sampling, _engine, _reuse, _steps, _best_metric):
+    for check in (_group_size, _gate, _budgets, _sampling, _engine, _reuse, _steps, _best_metric, _overlong):
         check(config)
 
 
@@ -109,6 +109,15 @@ def _best_metric(config: RunConfig) -> None:
         _refuse(
             f"checkpoint.best_metric is {name!r}, but no trained step is evaluated; set evaluation.every_steps to 1 to "
             f"{config.run.num_steps} (run.num_steps), or evaluation.after to true"
+        )
+
+
+def _overlong(config: RunConfig) -> None:
+    objective, limit = config.objective, config.conversation.rollout_tokens
+    if objective.overlong_penalty > 0 and objective.overlong_cache_of(limit) > limit:
+        _refuse(
+            f"objective.overlong_cache is {objective.overlong_cache}, above conversation.rollout_tokens ({limit}), so the "
+            f"penalty would begin below a length of 0; set it to 1 to {limit}, or to null for {limit // 5}"
         )
 
 

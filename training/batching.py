@@ -94,7 +94,7 @@ def make_batch(
 def _shaped_reward(rollout: Rollout, config: ObjectiveConfig, max_tokens: int | None) -> float:
     if config.overlong_penalty == 0.0 or max_tokens is None:
         return rollout.reward
-    penalty = soft_overlong_penalty(rollout.num_completion_tokens, max_tokens, min(config.overlong_cache, max_tokens))
+    penalty = soft_overlong_penalty(rollout.num_completion_tokens, max_tokens, config.overlong_cache_of(max_tokens))
     return rollout.reward + config.overlong_penalty * penalty
 
 
@@ -143,6 +143,7 @@ def _sequences(group: Group, rollout: Rollout, advantage: float, step: int) -> l
                     rollout_id=sequence_id(rollout.rollout_id, place),
                     is_truncated=rollout.has_cut_reply,
                     birth_step=step,
+                    fork_of=rollout.rollout_id,
                 )
             )
     return result

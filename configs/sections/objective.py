@@ -106,8 +106,9 @@ class ObjectiveConfig:
     """Leave rollouts cut by a budget out of the loss (they still count in their group's baseline)."""
     overlong_penalty: float = 0.0
     """Largest reduction of the reward for length (reward units, DAPO 1.0); 0 = off."""
-    overlong_cache: int = 4096
-    """Tokens before the limit from which the penalty rises linearly."""
+    overlong_cache: int | None = None
+    """Tokens before conversation.rollout_tokens from which the penalty rises linearly; null = a fifth of that limit, as in
+    DAPO."""
 
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = CHOICES
 
@@ -124,6 +125,10 @@ class ObjectiveConfig:
     def bounds_large_ratios(self) -> bool:
         """Whether the loss at a negative advantage stays bounded however far the policy has moved."""
         return self.loss_type == "cispo" or self.dual_clip is not None or self.delta is not None
+
+    def overlong_cache_of(self, max_tokens: int) -> int:
+        """``overlong_cache`` in rollouts of at most ``max_tokens``, tokens."""
+        return max(1, max_tokens // 5) if self.overlong_cache is None else self.overlong_cache
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():

@@ -90,6 +90,10 @@ def test_overrides_win_and_are_read_as_yaml() -> None:
             r"every_steps to 1 to 20 \(run.num_steps\)",
         ),
         (["checkpoint.best_metric=reward"], "which no step logs"),
+        (
+            ["objective.overlong_penalty=1", "objective.overlong_cache=4097"],
+            r"overlong_cache is 4097, above conversation.rollout_tokens \(4096\)",
+        ),
         (["run.name=???"], r"run.name is \?\?\?, which marks a value still to be given"),
         (["run.seed=9223372036854775808"], r"run.seed is 9223372036854775808; allowed: 0 to 2\*\*63 - 1"),
         (["run.seed=-1"], r"run.seed is -1; allowed"),

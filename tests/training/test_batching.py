@@ -85,6 +85,31 @@ def test_equal_rewards_train_only_where_kl_or_entropy_acts_on_them() -> None:
     assert regularized.zero_variance_ids == {200, 201}
 
 
+@pytest.mark.parametrize(
+    ("max_tokens", "cache", "penalties"),
+    [
+        (8, 8, [-0.25, -1.0]),  # from the first token on: -2/8 and -8/8
+        (8, None, [0.0, -1.0]),  # a fifth of 8 is 1: from the seventh token on
+        (10, None, [0.0, -0.0]),  # a fifth of 10 is 2: it begins at 8
+        (9, 2, [0.0, -0.5]),  # it begins at 7
+    ],
+)
+def test_the_length_penalty_is_the_documented_one(max_tokens: int, cache: int | None, penalties: list[float]) -> None:
+    group = _group(1, [1, 1])
+    group.rollouts[1].sequences[0] = TokenSequence([1] * 9, [False] + [True] * 8, [0.0] * 9)
+    config = ObjectiveConfig(overlong_penalty=1.0, overlong_cache=cache, advantage_scale="none")
+    advantages = make_batch([group], config, step=1, max_tokens=max_tokens).advantages
+    # Lengths 2 and 8.
+    mean = sum(penalties) / 2
+    assert list(advantages.values()) == [penalty - mean for penalty in penalties]
+
+
+def test_a_length_interval_beyond_the_limit_is_not_cut_to_it() -> None:
+    config = ObjectiveConfig(overlong_penalty=1.0, overlong_cache=9)
+    with pytest.raises(ValueError, match="overlong_cache is 9; allowed: 1 to the limit of 8"):
+        make_batch([_group(1, [1, 0])], config, step=1, max_tokens=8)
+
+
 def test_every_sequence_of_a_forked_rollout_trains_with_its_advantage() -> None:
     group = _group(1, [1, 0])
     group.rollouts[0].sequences.append(TokenSequence([9, 9], [False, True], [0.0, -1.0]))

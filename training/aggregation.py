@@ -6,7 +6,7 @@ optimizer step (all micro-batches, all ranks), so the micro-batch losses add up 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -126,17 +126,26 @@ def flatten(mask: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def sequence_scales(
-    group_ids: Sequence[int], token_counts: Sequence[int], *, weighting: str, aggregation: str
+    group_ids: Sequence[int],
+    token_counts: Sequence[int],
+    *,
+    weighting: str,
+    aggregation: str,
+    rollout_ids: Sequence[Hashable] | None = None,
 ) -> list[float]:
     """Factors that give every rollout, task or token the same say when groups differ in size.
 
-    An aggregation gives sequence i the weight u_i (its tokens for ``token-mean``, else 1). The factor is w_i / u_i,
-    with w_i = 1 (``rollout``), n_i (``token``) or u_i over its group's sum (``task``), normalised so that the total
+    An aggregation gives rollout r the weight u_r (its tokens n_r for ``token-mean``, else 1). The factor is w_r / u_r,
+    with w_r = 1 (``rollout``), n_r (``token``) or u_r over its group's sum (``task``), normalised so that the total
     weight, and so the size of the gradient, stays. ``auto`` leaves the aggregation's own weights.
+
+    The sequences of a rollout that forked count together as the one sequence that it would otherwise be: a mean over its
+    tokens is over those of all of them, and S counts rollouts.
 
     Args:
         group_ids: One per sequence of the optimizer step.
         token_counts: Tokens in the loss, one per sequence; a sequence with none gets 0 and counts nowhere.
+        rollout_ids: One per sequence; None = each is a rollout of its own.
 
     Raises:
         ValueError: unknown weighting or aggregation, or lengths differ.
@@ -145,20 +154,43 @@ def sequence_scales(
         raise ValueError(f"weighting is {weighting!r}; allowed: {', '.join(WEIGHTINGS)}")
     if aggregation not in AGGREGATIONS:
         raise ValueError(f"aggregation is {aggregation!r}; allowed: {', '.join(AGGREGATIONS)}")
-    if len(group_ids) != len(token_counts):
+    rollouts: Sequence[Hashable] = range(len(group_ids)) if rollout_ids is None else rollout_ids
+    if not len(group_ids) == len(token_counts) == len(rollouts):
         raise ValueError(
-            f"{len(group_ids)} group ids but {len(token_counts)} token counts; give one of each a sequence"
+            f"{len(group_ids)} group ids but {len(token_counts)} token counts and {len(rollouts)} rollout ids; "
+            "give one of each a sequence"
         )
-    own = [float(n if aggregation == "token-mean" else n > 0) for n in token_counts]
+    tokens: dict[Hashable, int] = {}
+    for rollout, count in zip(rollouts, token_counts, strict=True):
+        tokens[rollout] = tokens.get(rollout, 0) + count
+    groups = dict(zip(rollouts, group_ids, strict=True))
+    factors = _rollout_factors(tokens, groups, weighting, aggregation)
+    # From a mean over sequences to one over rollouts: 1 where none forked.
+    per_rollout = sum(n > 0 for n in token_counts) / max(sum(n > 0 for n in tokens.values()), 1)
+    scales = []
+    for rollout, count in zip(rollouts, token_counts, strict=True):
+        scale = factors[rollout] if count else 0.0
+        if aggregation == "seq-mean-token-mean" and count:
+            scale *= count / tokens[rollout]
+        scales.append(scale if aggregation == "token-mean" else scale * per_rollout)
+    return scales
+
+
+def _rollout_factors(
+    tokens: dict[Hashable, int], groups: dict[Hashable, int], weighting: str, aggregation: str
+) -> dict[Hashable, float]:
+    """w_r / u_r of each rollout, from its number of tokens in the loss and its group."""
     if weighting == "auto":
-        return [float(n > 0) for n in token_counts]
+        return {rollout: float(n > 0) for rollout, n in tokens.items()}
+    own = {rollout: float(n if aggregation == "token-mean" else n > 0) for rollout, n in tokens.items()}
     group_weight: dict[int, float] = {}
-    for group, weight in zip(group_ids, own, strict=True):
-        group_weight[group] = group_weight.get(group, 0.0) + weight
+    for rollout, weight in own.items():
+        group_weight[groups[rollout]] = group_weight.get(groups[rollout], 0.0) + weight
     wanted = {
-        "rollout": [float(n > 0) for n in token_counts],
-        "token": [float(n) for n in token_counts],
-        "task": [w / group_weight[g] if w else 0.0 for g, w in zip(group_ids, own, strict=True)],
+        "rollout": {rollout: float(n > 0) for rollout, n in tokens.items()},
+        "token": {rollout: float(n) for rollout, n in tokens.items()},
+        "task": {rollout: u / group_weight[groups[rollout]] if u else 0.0 for rollout, u in own.items()},
     }[weighting]
-    norm = sum(own) / sum(wanted) if sum(wanted) else 0.0
-    return [norm * w / u if u else 0.0 for w, u in zip(wanted, own, strict=True)]
+    total = sum(wanted.values())
+    norm = sum(own.values()) / total if total else 0.0
+    return {rollout: norm * wanted[rollout] / u if u else 0.0 for rollout, u in own.items()}

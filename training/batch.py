@@ -25,6 +25,7 @@ class TrainingSequence:
         advantage_scale: Multiplies the sequence's loss (weighting per rollout, task or token); 1.0 leaves it.
         is_truncated: The reply was cut by a budget (for the overlong filter).
         birth_step: Step that generated it.
+        fork_of: Id of the rollout it is a part of; the sequences of one share its weight. None = a rollout of its own.
     """
 
     token_ids: Sequence[int]
@@ -37,6 +38,12 @@ class TrainingSequence:
     advantage_scale: float = 1.0
     is_truncated: bool = False
     birth_step: int = 0
+    fork_of: int | None = None
+
+    @property
+    def rollout_key(self) -> tuple[str, int]:
+        """Equal for the sequences of one rollout, and for no others."""
+        return ("sequence", self.rollout_id) if self.fork_of is None else ("rollout", self.fork_of)
 
     @property
     def num_completion_tokens(self) -> int:

@@ -87,6 +87,32 @@ def test_weighting_by_task_with_equal_groups_and_lengths_changes_nothing(aggrega
     assert scales == pytest.approx([1.0] * 4)
 
 
+def token_weights_of(groups, counts, weighting, aggregation, rollouts=None):
+    ids = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    scales = sequence_scales(groups, counts, weighting=weighting, aggregation=aggregation, rollout_ids=rollouts)
+    totals = BatchTotals.of(counts)
+    return token_weights(ids, len(counts), totals, mode=aggregation, max_tokens=8, scale=torch.tensor(scales))
+
+
+@pytest.mark.parametrize("weighting", ["auto", "rollout"])
+def test_a_rollout_that_forked_weighs_as_much_as_another(weighting):
+    # Rollout 5 has sequences of 1, 2 and 3 tokens, rollout 6 one of 4: each has half, spread evenly over its tokens.
+    found = token_weights_of([0] * 4, [1, 2, 4, 3], weighting, "seq-mean-token-mean", [5, 5, 6, 5]).tolist()
+    assert found == pytest.approx([1 / 12] * 3 + [1 / 8] * 4 + [1 / 12] * 3)
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("weighting", ["auto", "rollout", "task", "token"])
+def test_forks_change_the_weight_of_no_token(weighting, aggregation):
+    # The same 13 tokens: rollouts of 6, 4 and 3, whole or in sequences of which one has no token in the loss.
+    whole = token_weights_of([0, 0, 1], [6, 4, 3], weighting, aggregation)
+    forked = token_weights_of([0] * 5 + [1, 1], [1, 2, 3, 4, 0, 2, 1], weighting, aggregation, [7, 7, 7, 8, 8, 9, 9])
+    assert forked.tolist() == pytest.approx(whole.tolist())
+    assert forked.tolist() == pytest.approx(
+        token_weights_of([0, 0, 1], [6, 4, 3], weighting, aggregation, ["a", "b", "c"]).tolist()
+    )
+
+
 def test_wrong_names_and_lengths_are_refused():
     with pytest.raises(ValueError, match="weighting is 'group'"):
         sequence_scales([0], [1], weighting="group", aggregation="token-mean")
@@ -94,3 +120,5 @@ def test_wrong_names_and_lengths_are_refused():
         sequence_scales([0], [1], weighting="task", aggregation="mean")
     with pytest.raises(ValueError, match="2 group ids but 1 token counts"):
         sequence_scales([0, 1], [1], weighting="task", aggregation="token-mean")
+    with pytest.raises(ValueError, match="and 1 rollout ids"):
+        sequence_scales([0, 1], [1, 1], weighting="task", aggregation="token-mean", rollout_ids=[4])

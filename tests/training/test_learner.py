@@ -205,6 +205,25 @@ def test_the_reference_is_what_the_run_started_from(rank: int) -> None:
     assert expected == pytest.approx(float((gap.exp() - gap - 1).mean().detach()), rel=1e-3)
 
 
+def test_the_sequences_of_a_rollout_share_its_weight() -> None:
+    # Forking adds sequences, not weight: rollouts 0 (three of them) and 1 (one) have half of the loss each.
+    forks = [dataclasses.replace(s, fork_of=int(row == 3)) for row, s in enumerate(make_batch(groups=1))]
+    counts = [s.num_completion_tokens for s in forks]
+    total = sum(counts[:3])
+    spread = [4 / 2 * count / total for count in counts[:3]] + [4 / 2]
+    apart = [
+        dataclasses.replace(s, fork_of=None, advantage_scale=s.advantage_scale * factor)
+        for s, factor in zip(forks, spread, strict=True)
+    ]
+    found = []
+    for batch in (forks, apart):
+        learner = learner_for(tiny_model(), ObjectiveSpec())
+        found.append(learner.update(batch).metrics)
+        learner.close()
+    for name in ("loss/total", "learner/grad_norm"):
+        assert found[0][name] == pytest.approx(found[1][name], rel=1e-5)
+
+
 def test_a_batch_of_zero_advantages_changes_nothing() -> None:
     batch = [dataclasses.replace(sequence, advantage=0.0) for sequence in make_batch()]
     learner = learner_for(tiny_model())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import sys
@@ -194,6 +195,13 @@ def test_minibatches_cover_the_batch_and_keep_groups_whole() -> None:
     finer = split_minibatches(batch, range(15), num_minibatches=7, rng=random.Random(0))
     assert sorted(len(step) for step in finer) == [2, 2, 2, 2, 2, 2, 3]
     assert len(split_minibatches(batch, [0, 1], num_minibatches=9, rng=random.Random(0))) == 2
+
+
+def test_minibatches_keep_the_sequences_of_a_rollout_together() -> None:
+    batch = [dataclasses.replace(s, fork_of=i // 3) for i, s in enumerate(make_batch(groups=1, members=12))]
+    steps = split_minibatches(batch, range(12), num_minibatches=2, rng=random.Random(0))
+    assert [len(step) for step in steps] == [6, 6]
+    assert {i // 3 for i in steps[0]}.isdisjoint({i // 3 for i in steps[1]})
 
 
 def test_every_rank_makes_as_many_passes() -> None:

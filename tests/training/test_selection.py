@@ -59,6 +59,7 @@ def test_sequences_of_one_rollout_are_one_candidate():
     made.rollouts[0].sequences.append(TokenSequence([1, 5], [False, True], [0.0, -0.5]))
     found = candidates([made])
     assert [len(c.sequences) for c in found] == [2, 1]
+    assert [s.fork_of for c in found for s in c.sequences] == [0, 0, 1]
     assert found[0].entropy == pytest.approx((0.5 + 1.5 + 0.5) / 3)
 
 

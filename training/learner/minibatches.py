@@ -13,15 +13,18 @@ def split_minibatches(
 ) -> list[list[int]]:
     """Split ``members`` at random into optimizer steps of about equal numbers of sequences.
 
-    Groups stay whole while there are at least as many as minibatches (they share prefixes); else sequences are drawn one
-    by one. Never gives an empty step, so there may be fewer than asked for.
+    Groups stay whole while there are at least as many as minibatches (they share prefixes); else rollouts are drawn one
+    by one, each with all its sequences (they share its weight). Never gives an empty step, so there may be fewer than
+    asked for.
     """
     if num_minibatches == 1:
         return [list(members)]
     by_group: dict[int, list[int]] = {}
+    by_rollout: dict[tuple[str, int], list[int]] = {}
     for index in members:
         by_group.setdefault(batch[index].group_id, []).append(index)
-    units = list(by_group.values()) if len(by_group) >= num_minibatches else [[index] for index in members]
+        by_rollout.setdefault(batch[index].rollout_key, []).append(index)
+    units = list((by_group if len(by_group) >= num_minibatches else by_rollout).values())
     rng.shuffle(units)
     steps: list[list[int]] = [[] for _ in range(min(num_minibatches, len(units)))]
     for unit in sorted(units, key=len, reverse=True):

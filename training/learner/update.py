@@ -270,6 +270,7 @@ class _Run:
             [self.counts[index] for index in members],
             weighting=self.owner.settings.weighting,
             aggregation=self.owner.spec.aggregation,
+            rollout_ids=[self.batch[index].rollout_key for index in members],
         )
         return {i: scale * self.batch[i].advantage_scale for i, scale in zip(members, scales, strict=True)}
 

@@ -12,18 +12,12 @@ from typing import NoReturn
 
 from winnowrl.envs.math.exact import Number, numbers_equal, read_number
 from winnowrl.envs.math.policy import VerifierPolicy
-from winnowrl.envs.math.shapes import Atom, Items, Relation, Shape, is_name
+from winnowrl.envs.math.relations import FLIPPED, as_interval, named_values, oriented
+from winnowrl.envs.math.shapes import Atom, Items, Relation, Shape, is_name, to_text
 from winnowrl.envs.math.units import read_quantity, units_conflict
+from winnowrl.envs.math.words import is_word, special_text, squeeze, words_of
 
 _SET_WORDS = re.compile(r"\\cup|\\cap|\\setminus|\\mathbb|\\emptyset|\\infty")
-_WORDS = re.compile(r"[A-Za-z]+(?:[ '-][A-Za-z]+)*")
-_FREE_SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
-_ONE_BRACED = re.compile(r"\{(\w)\}")
-_ARTICLE = re.compile(r"^(?:an?|the) (?=\w)")
-_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
-_CHOICE = re.compile(r"\(?([A-Z])\)?")
-_FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
-_ORDER = {"<", "<=", ">", ">="}
 UNORDERED = {"list", "set", "union"}
 
 
@@ -45,6 +39,9 @@ class Comparison:
         """True when ``prediction`` is an acceptable way to write ``gold``. Not symmetric: relations unwrap one way."""
         if gold == prediction:
             return True
+        named = self._same_names(gold, prediction)
+        if named is not None:
+            return named
         if isinstance(gold, Relation) and isinstance(prediction, Relation):
             return self._same_relation(gold, prediction)
         if isinstance(prediction, Relation):
@@ -104,6 +101,23 @@ class Comparison:
             return self._mixed(gold, prediction) if "union" in (gold.kind, prediction.kind) else False
         return self._same_ordered(gold.items, prediction.items)
 
+    def _same_names(self, gold: Shape, prediction: Shape) -> bool | None:
+        """Values by name where both name them; else in the order of the names, if that is alphabetical. None: no names."""
+        wanted, given = named_values(gold), named_values(prediction)
+        if wanted is not None and given is not None:
+            return wanted.keys() == given.keys() and all(self.same(wanted[name], given[name]) for name in wanted)
+        named = wanted if wanted is not None else given
+        if named is None:
+            return None
+        relation, bare = (gold, prediction) if wanted is not None else (prediction, gold)
+        if not isinstance(bare, Items) or any(isinstance(item, Relation) for item in bare.items):
+            return None
+        is_ordered = bare.kind == "tuple" or (bare.kind == "list" and isinstance(relation, Items))
+        if not is_ordered or list(named) != sorted(named):
+            return False
+        values = tuple(named.values())
+        return self._same_ordered(values, bare.items) if relation is gold else self._same_ordered(bare.items, values)
+
     def _same_ordered(self, gold: Sequence[Shape], prediction: Sequence[Shape]) -> bool:
         return len(gold) == len(prediction) and all(map(self.same, gold, prediction))
 
@@ -131,7 +145,7 @@ class Comparison:
                 return False
         if gold.is_assignment != prediction.is_assignment and "in" in (gold.signs[0], prediction.signs[0]):
             return self._membership_and_inequality(gold, prediction)
-        gold, prediction = _oriented(gold), _oriented(prediction)
+        gold, prediction = oriented(gold), oriented(prediction)
         if gold.signs == prediction.signs and len(gold.sides) > 2:
             return self._same_ordered(gold.sides, prediction.sides)
         if gold.signs != prediction.signs:
@@ -141,7 +155,7 @@ class Comparison:
                 return True
         except (NeedsAlgebra, GoldUnreadable):
             pass
-        return self.same_equation(gold, prediction) if set(gold.signs) <= set(_FLIPPED) else False
+        return self.same_equation(gold, prediction) if set(gold.signs) <= set(FLIPPED) else False
 
     def _membership_and_inequality(self, gold: Relation, prediction: Relation) -> bool:
         """``m \\in [2, 5)`` and ``2 <= m < 5``, of the same name."""
@@ -180,33 +194,6 @@ class Comparison:
         return False
 
 
-def as_interval(relation: Relation) -> Shape | None:
-    """The interval that an inequality about one name describes, or None."""
-    relation = _oriented(relation)
-    signs, sides = relation.signs, relation.sides
-    if not set(signs) <= {"<", "<="}:
-        return None
-    if len(sides) == 3 and isinstance(sides[1], Atom) and is_name(sides[1].text):
-        low, high = sides[0], sides[2]
-        opening, closing = "[" if signs[0] == "<=" else "(", "]" if signs[1] == "<=" else ")"
-    elif len(sides) == 2 and isinstance(sides[0], Atom) and is_name(sides[0].text):
-        low, high = Atom(r"-\infty"), sides[1]
-        opening, closing = "(", "]" if signs[0] == "<=" else ")"
-    elif len(sides) == 2 and isinstance(sides[1], Atom) and is_name(sides[1].text):
-        low, high = sides[0], Atom(r"\infty")
-        opening, closing = "[" if signs[0] == "<=" else "(", ")"
-    else:
-        return None
-    return Items("tuple", opening + closing, (low, high))
-
-
-def _oriented(relation: Relation) -> Relation:
-    """The same statement with every inequality sign pointing the same way."""
-    if relation.signs and set(relation.signs) <= {">", ">="}:
-        return Relation(tuple(_FLIPPED[sign] for sign in reversed(relation.signs)), tuple(reversed(relation.sides)))
-    return relation
-
-
 def _as_rows(items: Items) -> Items:
     """A list of lists ``[[1, 2], [3, 4]]`` as the matrix it writes."""
     if items.kind == "tuple" and items.brackets == "[]":
@@ -214,57 +201,3 @@ def _as_rows(items: Items) -> Items:
         if len(rows) == len(items.items):
             return Items("matrix", "", tuple(rows))
     return items if items.kind == "matrix" else Items("matrix", "", (items,))
-
-
-def squeeze(text: str) -> str:
-    """``text`` without what never changes its meaning: braces around one character, and spaces other than those between
-    two digits (``1 1/2`` is not ``11/2``)."""
-    return _ONE_BRACED.sub(r"\1", _FREE_SPACE.sub("", text)).replace(r"\text", "")
-
-
-def words_of(text: str) -> str | None:
-    """The words of an answer in words (``\\text{ellipse}``, ``Yes``, ``(B)``), in lower case unless a single letter."""
-    text = _TEXT.sub(r"\1", text).strip().strip(".!\"'` ")
-    if choice := _CHOICE.fullmatch(text):
-        return choice.group(1)
-    if _WORDS.fullmatch(text):
-        return text if len(text) == 1 else _ARTICLE.sub("", re.sub(r"[\s-]+", " ", text.lower()))
-    return None
-
-
-def is_word(text: str) -> bool:
-    """True for words of a language, as against variables and their products and differences (``xy``, ``pq-p-q``)."""
-    words = words_of(text)
-    if not words:
-        return False
-    longest = max(map(len, re.split(r"[ -]", words)))
-    return (
-        text.lstrip("({ ").startswith(r"\text")
-        or longest >= 4
-        or (longest == 3 and "-" in text)
-        or words in {"yes", "no"}
-    )
-
-
-def special_text(text: str) -> bool:
-    """True for atoms that only equal themselves: an ellipsis, a number with a base, a digit inside a word."""
-    text = text.strip()
-    if text in (r"\ldots", "") or re.fullmatch(r"[0-9A-F]+_\{?\d+\}?", text):
-        return True
-    return re.fullmatch(r"[A-Za-z]{2,}\d+[A-Za-z0-9]*", text) is not None
-
-
-def to_text(shape: Shape) -> str:
-    """A shape as LaTeX again, for a parser that reads whole answers."""
-    if isinstance(shape, Atom):
-        return shape.text
-    if isinstance(shape, Relation):
-        names = {"<=": r"\leq", ">=": r"\geq", "!=": r"\neq", "in": r"\in"}
-        parts = [to_text(shape.sides[0])]
-        for sign, side in zip(shape.signs, shape.sides[1:], strict=True):
-            parts += [names.get(sign, sign), to_text(side)]
-        return " ".join(parts)
-    inside = (r" \cup " if shape.kind == "union" else ", ").join(map(to_text, shape.items))
-    if shape.kind == "set":
-        return rf"\{{{inside}\}}"
-    return f"{shape.brackets[0]}{inside}{shape.brackets[1]}" if shape.brackets else inside

@@ -93,6 +93,22 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text.strip()) is not None
 
 
+def to_text(shape: Shape) -> str:
+    """A shape as LaTeX again, for a parser that reads whole answers."""
+    if isinstance(shape, Atom):
+        return shape.text
+    if isinstance(shape, Relation):
+        names = {"<=": r"\leq", ">=": r"\geq", "!=": r"\neq", "in": r"\in"}
+        parts = [to_text(shape.sides[0])]
+        for sign, side in zip(shape.signs, shape.sides[1:], strict=True):
+            parts += [names.get(sign, sign), to_text(side)]
+        return " ".join(parts)
+    inside = (r" \cup " if shape.kind == "union" else ", ").join(map(to_text, shape.items))
+    if shape.kind == "set":
+        return rf"\{{{inside}\}}"
+    return f"{shape.brackets[0]}{inside}{shape.brackets[1]}" if shape.brackets else inside
+
+
 def _read(text: str, *, in_brackets: bool) -> Shape:
     parts = _split(text, {",", ";"}) if in_brackets or not _is_grouped_number(text) else [text]
     if len(parts) > 1:

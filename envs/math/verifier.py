@@ -6,12 +6,13 @@ import time
 from dataclasses import asdict
 from functools import lru_cache
 
-from winnowrl.envs.math.compare import Comparison, GoldUnreadable, NeedsAlgebra, squeeze
+from winnowrl.envs.math.compare import Comparison, GoldUnreadable, NeedsAlgebra
 from winnowrl.envs.math.extract import extract_answer
 from winnowrl.envs.math.latex import normalize
 from winnowrl.envs.math.policy import DEFAULT_POLICY, VerifierPolicy
 from winnowrl.envs.math.pool import get_pool
 from winnowrl.envs.math.shapes import Shape, nesting, read_shape
+from winnowrl.envs.math.words import squeeze
 from winnowrl.envs.verdict import Verdict
 
 

@@ -6,7 +6,7 @@ import re
 
 _UNICODE = {
     "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "≤": r"\leq ",
-    "≥": r"\geq ", "≠": r"\neq ", "∈": r"\in ", "∪": r"\cup ", "∩": r"\cap ", "±": r"\pm ", "°": "", "θ": r"\theta ",
+    "≥": r"\geq ", "≠": r"\neq ", "∈": r"\in ", "∪": r"\cup ", "∩": r"\cap ", "±": r"\pm ", "°": r"^{\circ}", "θ": r"\theta ",
     "²": "^{2}", "³": "^{3}", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "∅": r"\emptyset ",
     "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "…": r"\ldots ", "\u00a0": " ", "′": "'", "α": r"\alpha ", "√": r"\sqrt ",
     "€": "", "£": "", "¥": "",
@@ -18,7 +18,7 @@ _COMMANDS = {
     "leqslant": r"\leq", "geqslant": r"\geq", "lt": "<", "gt": ">", "lbrace": r"\{", "rbrace": r"\}", "dots": r"\ldots",
     "cdots": r"\ldots", "dbinom": r"\binom", "tbinom": r"\binom", "left": "", "right": "", "big": "", "Big": "",
     "bigl": "", "bigr": "", "Bigl": "", "Bigr": "", "displaystyle": "", "quad": " ", "qquad": " ", "varnothing": r"\emptyset",
-    "degree": "", "mathrm": r"\text", "textbf": r"\text", "textit": r"\text", "mbox": r"\text", "textrm": r"\text",
+    "degree": r"^{\circ}", "mathrm": r"\text", "textbf": r"\text", "textit": r"\text", "mbox": r"\text", "textrm": r"\text",
     "mathit": r"\text", "lvert": "|", "rvert": "|", "vert": "|", "mid": "|", "colon": ":", "lor": r"\text{ or }",
     "land": r"\text{ and }", "vee": r"\text{ or }", "setminus": r"\setminus", "backslash": r"\setminus", "bmod": r"\bmod",
     "infin": r"\infty", "ast": "*", "notin": r"\notin", "ldotp": ".", "limits": "", "arctan": r"\arctan",
@@ -27,8 +27,12 @@ _COMMAND = re.compile(r"\\([a-zA-Z]+)")
 _SPACE_COMMANDS = re.compile(r"(?<!\\)\\[,;:! \n]|~")
 _STAR = re.compile(r"(?<![\^{])\*(?!\})")
 _THOUSANDS = re.compile(r"(?<=\d)\s*(?:\{\s*,\s*\}|,\\!|\\,|\\!,)\s*(?=\d{3}(?!\d))")
-_DEGREE = re.compile(r"\^\s*\{?\s*\\circ\s*\}?")
+_DEGREE = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))")
+DEGREE = r"^{\circ}"
+TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _FRAC_LOOSE = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9a-zA-Z]))\s*(?:\{([^{}]*)\}|([0-9a-zA-Z]))")
+_GROUP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+\}"
+_FRAC_HALF_LOOSE = re.compile(rf"\\frac\s*(?:({_GROUP})\s*([0-9a-zA-Z])|([0-9a-zA-Z])\s*({_GROUP}))")
 _SQRT_LOOSE = re.compile(r"\\sqrt\s*(\[[^\]]*\])?\s*([0-9a-zA-Z])")
 _SCRIPT_LOOSE = re.compile(r"([_^])\s*(-?\d+(?!\d*\.))")
 _UPRIGHT_LETTER = re.compile(r"\\text\s*\{([a-zA-Z])\s*\}")
@@ -69,8 +73,9 @@ _CALL = re.compile(r"\\?(?<![A-Za-z])(sqrt|exp|abs|Abs|factorial|binomial)\s*\("
 def normalize(text: str) -> str:
     """One spelling for an answer; cosmetic only, the mathematics is left as it stands.
 
-    Removes delimiters, spacing commands, ``\\left``/``\\right``, currency and degree signs; braces loose fractions, roots
-    and scripts; rewrites Unicode symbols and code-style calls (``sqrt(2)/2``, ``exp(16)``, ``x**2``) as LaTeX.
+    Removes delimiters, spacing commands, ``\\left``/``\\right``, currency signs, and degree signs where no sine or tangent
+    needs them; braces loose fractions, roots and scripts; rewrites Unicode symbols and code-style calls (``sqrt(2)/2``,
+    ``exp(16)``, ``x**2``) as LaTeX.
     """
     text = _unwrap(re.sub(r"\s+", " ", text).strip())
     if not text.isascii():
@@ -82,13 +87,16 @@ def normalize(text: str) -> str:
     text = _SPACE_COMMANDS.sub(" ", text)
     text = _OPERATOR_NAME.sub(r"\\\1 ", text)
     text = _COMMAND.sub(lambda match: _COMMANDS.get(match.group(1), match.group()), text)
-    text = _DEGREE.sub("", text).replace(r"\%", "%").replace("**", "^")
+    text = text.replace(r"\%", "%").replace("**", "^")
     text = _PERCENT_WORD.sub("%", text)
     text = _UPRIGHT_LETTER.sub(r" \1", text)
     text = _UPRIGHT_NUMBER.sub(r" \1 ", text)
     text = _WORD_AND.sub(", ", text)
     text = _from_code(text)
+    # 30 degrees are a bare 30, but the sine of 30 degrees is not the sine of 30.
+    text = _DEGREE.sub((lambda _: DEGREE) if TRIGONOMETRIC.search(text) else "", text)
     text = _FRAC_LOOSE.sub(_braced_fraction, text)
+    text = _FRAC_HALF_LOOSE.sub(_half_braced_fraction, text)
     text = _SQRT_LOOSE.sub(lambda match: rf"\sqrt{match.group(1) or ''}{{{match.group(2)}}}", text)
     text = _SCRIPT_LOOSE.sub(r"\1{\2}", text)
     return re.sub(r"\s+", " ", text).strip().rstrip(".,;").strip()
@@ -116,6 +124,13 @@ def _braced_fraction(match: re.Match[str]) -> str:
     top = match.group(1) if match.group(1) is not None else match.group(2)
     bottom = match.group(3) if match.group(3) is not None else match.group(4)
     return rf"\frac{{{top}}}{{{bottom}}}"
+
+
+def _half_braced_fraction(match: re.Match[str]) -> str:
+    """One of the two is a single character, and the other holds braces."""
+    if match.group(1):
+        return rf"\frac{match.group(1)}{{{match.group(2)}}}"
+    return rf"\frac{{{match.group(3)}}}{match.group(4)}"
 
 
 def _from_code(text: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from winnowrl.envs.math.exact import read_number
+from winnowrl.envs.math.latex import DEGREE, TRIGONOMETRIC
 
 MAX_WORDS = 3
 
@@ -64,7 +65,6 @@ _PLAIN = re.compile(r"(?<=[\d)}%])\s*([A-Za-z]{2,}(?:[ -][A-Za-z]{2,})*)()()\s*"
 _HALF_DAY = re.compile(r"(?<![A-Za-z])([ap])\. ?m\b\.?", re.I)
 _POWER_IN_TEXT = re.compile(r"(\\text ?\{[^{}^]*)\^ ?\{?(\d)\}? ?\}$")
 _WORD = re.compile(r"[a-z]+|/")
-_DEGREE = "^{\\circ}"
 _KNOWN_SHORT = {word for word in (*_CANONICAL, *_COMPOUND) if len(word) in (2, 3)} | {"sq", "cu"}
 
 
@@ -77,8 +77,8 @@ def read_quantity(text: str) -> tuple[str, str]:
     if text.isascii() and not _has_words(text):
         return text, ""
     unit, scale, rest = "", 1, _HALF_DAY.sub(r"\1m", text)
-    if _DEGREE in rest and "\\" not in rest.replace(_DEGREE, "").replace(r"\frac", ""):
-        rest = rest.replace(_DEGREE, "")
+    if not TRIGONOMETRIC.search(rest):
+        rest = rest.replace(DEGREE, "")
     # \text{ million}\text{ dollars}: two pieces at most.
     for _ in range(2):
         match = _IN_TEXT.search(_POWER_IN_TEXT.sub(r"\1}^{\2}", rest)) or _plain(rest)
@@ -93,7 +93,7 @@ def read_quantity(text: str) -> tuple[str, str]:
 
 
 def _has_words(text: str) -> bool:
-    return r"\text" in text or _DEGREE in text or _PLAIN.search(text) is not None or _HALF_DAY.search(text) is not None
+    return r"\text" in text or DEGREE in text or _PLAIN.search(text) is not None or _HALF_DAY.search(text) is not None
 
 
 def _plain(text: str) -> re.Match[str] | None:

@@ -1,0 +1,43 @@
+"""Answers with parts, names or signs around them: named values, grouped digits, degrees, sets, spellings."""
+
+from __future__ import annotations
+
+import pytest
+
+from winnowrl.envs.math import verify
+
+
+def status(gold: str, prediction: str) -> str:
+    return verify(gold, rf"\boxed{{{prediction}}}").status
+
+
+NAMED = [
+    ("x=1, y=2", "2, 1", "wrong"), ("x=1, y=2", "1, 2", "correct"), ("x=1, y=2", "y=2, x=1", "correct"),
+    ("(x,y)=(1,2)", "x=1, y=2", "correct"), ("(x,y)=(1,2)", "y=2, x=1", "correct"), ("(x,y)=(1,2)", "x=2, y=1", "wrong"),
+    ("x=1,y=2", "(x,y)=(1,2)", "correct"), ("x=1,y=2", "(y,x)=(2,1)", "correct"), ("x=1,y=2", "(1,2)", "correct"),
+    ("x=1,y=2", "(2,1)", "wrong"), ("x=1,y=2", r"\{1,2\}", "wrong"), ("(1,2)", "x=1, y=2", "correct"),
+    ("(1,2)", "y=1, x=2", "wrong"), ("1, 2", "x=2, y=1", "wrong"), ("x=1, x=2", "2, 1", "correct"),
+    ("x=1, y=2", "a=1, b=2", "wrong"), ("x=1, y=2, z=3", "x=1, z=3, y=2", "correct"), ("x=1, y=2", "x=1, y=3", "wrong"),
+    ("m=2, b=3", "b=3, m=2", "correct"), ("m=2, b=3", "2, 3", "wrong"), ("(x,y)=(1,2)", "1, 2", "wrong"),
+]  # fmt: skip
+
+DEGREES = [
+    (r"\frac12", r"\sin 30^\circ", "correct"), (r"2-\sqrt3", r"\tan 15^\circ", "correct"),
+    (r"\sin 30^\circ", r"\sin 30", "wrong"),
+    (r"\sin 30^\circ", r"\frac12", "correct"), (r"\cos 20^\circ", r"\sin 70^\circ", "correct"), ("1/2", "sin(30°)", "correct"),
+    (r"\frac18", r"\cos 20^\circ\cdot\cos 40^\circ\cdot\cos 80^\circ", "correct"), ("1", r"\tan\frac{90^\circ}2", "correct"),
+    (r"30^\circ", "30", "correct"), ("30", r"30\degree", "correct"), (r"\theta=30^\circ", "30", "correct"),
+    ("1", r"\tan 45", "wrong"), (r"\frac{\sqrt{2}}{2}", r"\frac{\sqrt{2}}2", "correct"),
+    (r"\frac{1}{x^{2}}", r"\frac1{x^{2}}", "correct"),
+    (r"\frac12, 30^\circ", r"\sin 30^\circ, 30", "correct"), (r"\frac{270}7\text{ degrees}", r"\frac{270}7^\circ", "correct"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gold", "prediction", "expected"), NAMED)
+def test_named_values_are_compared_by_name(gold: str, prediction: str, expected: str) -> None:
+    assert status(gold, prediction) == expected
+
+
+@pytest.mark.parametrize(("gold", "prediction", "expected"), DEGREES)
+def test_degrees_count_inside_a_sine(gold: str, prediction: str, expected: str) -> None:
+    assert status(gold, prediction) == expected

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from winnowrl.training.preflight import load_task_sets
 from winnowrl.training.run_folder import RunFolder, write_atomically
 
 TRAINED_TASKS = "winnowrl_trained_tasks.json"
+_UNFINISHED = ".writing"
 
 
 def export_run(run: str | Path, output: str | Path, *, step: int | None = None, best: bool = False) -> Path:
@@ -21,15 +25,15 @@ def export_run(run: str | Path, output: str | Path, *, step: int | None = None, 
         step: The checkpoint of this step; None takes the last one, or with ``best`` the best by checkpoint.best_metric.
 
     Raises:
-        ConfigError: no run, no such checkpoint, its environment is not installed, or ``output`` exists and is not empty.
+        ConfigError: no run, no such checkpoint, its environment is not installed, ``output`` is no empty folder or cannot be
+            written; nothing half-written is left.
     """
     from winnowrl.training.learner.build import build_learner
 
     folder = RunFolder.open(run)
     config = load_config(folder.path / "config.yaml")
     target = Path(output).expanduser()
-    if target.exists() and any(target.iterdir()):
-        raise ConfigError(f"{target} exists and is not empty; name another folder")
+    _refuse_occupied(target)
     settings = config.checkpoint
     store = CheckpointStore(folder.checkpoints, best_metric=settings.best_metric, best_mode=settings.best_mode)
     found = store.best() if best else next((c for c in reversed(store.all()) if step in (None, c.step)), None)
@@ -44,9 +48,49 @@ def export_run(run: str | Path, output: str | Path, *, step: int | None = None, 
     learner = build_learner(config)
     try:
         learner.load(found.path / "learner")
-        learner.export(target)
+        rows: list[dict[str, Any]] = [{"id": task.id, "prompt": task.prompt, "answer": task.answer} for task in tasks]
+        with _whole_or_not_at_all(target) as unfinished:
+            write_atomically(unfinished / TRAINED_TASKS, json.dumps(rows))
+            learner.export(unfinished)
     finally:
         learner.close()
-    rows: list[dict[str, Any]] = [{"id": task.id, "prompt": task.prompt, "answer": task.answer} for task in tasks]
-    write_atomically(target / TRAINED_TASKS, json.dumps(rows))
     return target
+
+
+def _refuse_occupied(target: Path) -> None:
+    if target.is_dir():
+        if any(path.name != _UNFINISHED for path in target.iterdir()):
+            raise ConfigError(f"{target} exists and is not empty; name another folder")
+    elif target.exists():
+        raise ConfigError(f"{target} is a file; name a folder")
+
+
+@contextmanager
+def _whole_or_not_at_all(target: Path) -> Iterator[Path]:
+    """A folder to write into that takes the place of ``target`` at the end, and is removed if anything goes wrong.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    from safetensors import SafetensorError
+
+    # What exists may be a mount point, which can be filled but not replaced.
+    is_filled = target.is_dir()
+    unfinished = target / _UNFINISHED if is_filled else target.parent / f".{target.name}{_UNFINISHED}"
+    try:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        yield unfinished
+        if is_filled:
+            # A folder without config.json is no model.
+            for path in sorted(unfinished.iterdir(), key=lambda path: path.name == "config.json"):
+                path.rename(target / path.name)
+            unfinished.rmdir()
+        else:
+            unfinished.rename(target)
+    except BaseException as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if isinstance(error, OSError | SafetensorError):
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"{target} cannot be written ({reason}); nothing is left there") from None
+        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -577,3 +578,47 @@ def test_the_best_checkpoint_by_a_metric_of_the_step_is_kept_and_exported(
     train(config("none"))
     with pytest.raises(ConfigError, match=r"ran without checkpoint\.best_metric"):
         export_run(tmp_path / "none", tmp_path / "model", best=True)
+
+
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("full_at", ["model.safetensors", "config.json", "tokenizer"])
+def test_a_disk_full_during_an_export_leaves_nothing_that_looks_like_a_model(
+    full_at: str, exists: bool, tiny_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from winnowrl.training.export import export_run
+    from winnowrl.training.learner import state
+
+    train(tiny_config(tiny_model_path, tmp_path, run={"num_steps": 1}, evaluation={"before": False, "after": False}))
+    target = tmp_path / "model"
+    if exists:
+        target.mkdir()
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        if full_at == "model.safetensors":
+            patch.setattr("safetensors.torch.save_file", full)
+        elif full_at == "config.json":
+            patch.setattr(state.Path, "write_text", full)
+        else:
+            patch.setattr(state.shutil, "copyfile", full)
+        with pytest.raises(ConfigError, match=r"model cannot be written \(No space left on device\)"):
+            export_run(tmp_path / "tiny", target)
+    assert list(target.iterdir() if exists else tmp_path.glob("*model*")) == []
+    assert AutoModelForCausalLM.from_pretrained(export_run(tmp_path / "tiny", target)).num_parameters() > 0
+    assert not list(tmp_path.glob("**/*.writing"))
+
+
+def test_an_export_to_a_file_or_below_one_is_said_in_a_sentence(tiny_model_path: Path, tmp_path: Path) -> None:
+    from winnowrl.training.export import export_run
+
+    train(tiny_config(tiny_model_path, tmp_path, run={"num_steps": 1}, evaluation={"before": False, "after": False}))
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigError, match="file is a file; name a folder"):
+        export_run(tmp_path / "tiny", tmp_path / "file")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        export_run(tmp_path / "tiny", tmp_path / "file" / "model")
+    assert (tmp_path / "file").read_text() == "mine"

@@ -135,8 +135,17 @@ class CheckpointStore:
                 # The manifest goes first: a deletion cut short must not leave something that looks whole.
                 (checkpoint.path / MANIFEST).unlink(missing_ok=True)
                 shutil.rmtree(checkpoint.path, ignore_errors=True)
+        if checkpoints:
+            self._remove_half_deleted(checkpoints[-1].step)
         for leftover in self.folder.glob(".writing_step_*"):
             shutil.rmtree(leftover, ignore_errors=True)
+
+    def _remove_half_deleted(self, newest: int) -> None:
+        """Folders older than the newest whole checkpoint whose deletion was cut short after the manifest."""
+        for path in self.folder.glob("step_*"):
+            number = _STEP.search(path.name)
+            if number and int(number.group(1)) < newest and not (path / MANIFEST).exists():
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _read(path: Path) -> Checkpoint | None:

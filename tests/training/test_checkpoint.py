@@ -106,3 +106,14 @@ def test_a_score_that_is_no_number_is_best_of_nothing(tmp_path: Path, mode: str)
     for step, score in enumerate([float("nan"), 1.0, float("inf")], start=1):
         store.save(step, {}, _save_learner(""), {"x": score})
     assert store.best().step == 2  # type: ignore[union-attr]
+
+
+def test_what_a_killed_deletion_left_is_deleted_by_the_next_save(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep_last=1)
+    for step in (1, 2):
+        (tmp_path / f"step_{step:06d}" / "learner").mkdir(parents=True)
+    (tmp_path / "step_000009").mkdir()
+    (tmp_path / "step_notes").mkdir()
+    store.save(3, {}, _save_learner(""), {})
+    # What is newer than the newest whole one is left alone, and what is no checkpoint.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000003", "step_000009", "step_notes"]

@@ -75,6 +75,16 @@ def test_gspo_uses_the_geometric_mean_ratio_once_a_sequence():
     assert value(SPECS["gspo"]) == pytest.approx((-1.0004 + 0.49985) / 2, abs=1e-6)
 
 
+@pytest.mark.parametrize("name", ["grpo", "gspo", "rloo", "cispo"])
+def test_the_kl_of_a_step_is_per_token_whatever_ratio_the_loss_takes(name):
+    # k3 = r - 1 - log r: .0046898 .0635278 .0566749 .0053605 .0376357 0, mean .0279815
+    expected = sum(r - 1.0 - math.log(r) for r in RATIOS.tolist()) / 6
+    assert expected == pytest.approx(0.0279815, abs=1e-6)
+    policy = torch.zeros_like(RATIOS)
+    metrics = policy_objective(policy, -RATIOS.log(), None, ADVANTAGES, IDS, SPECS[name], totals=TOTALS).metrics
+    assert metrics["kl/step"].item() == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize(("name", "expected"), [("cispo", 0.0791666667), ("cispo_both_sides", 0.0586666667)])
 def test_cispo_weighs_log_probs(name, expected):
     policy = torch.tensor([-0.5, -1.0, -0.2, -2.0, -0.7, -0.1], dtype=torch.float64)

@@ -27,23 +27,28 @@ def objective_metrics(
     sampler_logprobs: Tensor | None,
     entropy: Tensor | None,
     totals: BatchTotals,
+    *,
+    policy_logprobs: Tensor,
 ) -> dict[str, Tensor]:
     """Scalars of one micro-batch. All tensors [N] but ``kept`` [S], the off-policy mask.
 
     ``kl/step`` is the k3 estimate of KL(old || policy); ``mismatch/kl`` that of KL(sampler || old), both in nats a
-    token. ``weight/first`` and ``weight/second`` are the moments of the importance weight from which
-    ``finish_metrics`` takes the effective sample size.
+    token, from the tokens' own log-probs: ``log_ratio`` is what the objective clips, which may be of a sequence. Old is
+    where the ratio starts: the policy before the update, for a rollout trained on again that of its birth.
+    ``weight/first`` and ``weight/second`` are the moments of the importance weight from which ``finish_metrics`` takes
+    the effective sample size.
     """
     per_token = 1.0 / max(totals.num_tokens, 1)
     ratio = log_ratio.exp()
     total_weight = ratio * weights
+    step = _bounded(policy_logprobs.float() - old_logprobs.float())
     found = {
         "clip/low": surrogate.clipped_low.sum() * per_token,
         "clip/high": surrogate.clipped_high.sum() * per_token,
         "clip/bound": surrogate.bounded.sum() * per_token,
         "ratio/mean": ratio.sum() * per_token,
         "max/ratio": _maximum(ratio),
-        "kl/step": (log_ratio.expm1() - log_ratio).sum() * per_token,
+        "kl/step": (step.expm1() - step).sum() * per_token,
         "weight/first": total_weight.sum() * per_token,
         "weight/second": total_weight.square().sum() * per_token,
         "correction/mean": weights.sum() * per_token,
@@ -51,7 +56,7 @@ def objective_metrics(
     }
     if sampler_logprobs is not None:
         difference = old_logprobs.float() - sampler_logprobs.float()
-        bounded = difference.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+        bounded = _bounded(difference)
         found["mismatch/mean_abs"] = difference.abs().sum() * per_token
         found["mismatch/kl"] = (bounded.expm1() - bounded).sum() * per_token
         found["max/mismatch"] = _maximum(difference.abs())
@@ -80,6 +85,10 @@ def finish_metrics(combined: Mapping[str, Tensor]) -> dict[str, float]:
     first, second = values.pop("weight/first", 0.0), values.pop("weight/second", 0.0)
     values["ess"] = first * first / second if second > 0 else 0.0
     return values
+
+
+def _bounded(log_ratio: Tensor) -> Tensor:
+    return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
 def _maximum(values: Tensor) -> Tensor:

@@ -79,7 +79,9 @@ def policy_objective(
     weights = token_weights(
         sequence_ids, num_sequences, totals, mode=spec.aggregation, max_tokens=spec.max_tokens, scale=scale
     )
-    metrics = objective_metrics(log_ratio, surrogate, corrections, kept, old, sampler_logprobs, entropy, totals)
+    metrics = objective_metrics(
+        log_ratio, surrogate, corrections, kept, old, sampler_logprobs, entropy, totals, policy_logprobs=policy
+    )
     metrics["loss/policy"] = (weights * losses).sum().detach()
     if regularizer is not None:
         if not spec.regularize_zero_advantage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
@@ -61,8 +61,26 @@ class Engine(Protocol):
 
     policy_version: int
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
-        """Sample one reply. Raises :class:`~winnowrl.agents.errors.EngineFailure` when the engine cannot."""
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        seed: int,
+        on_admitted: Callable[[], None] | None = None,
+    ) -> Completion:
+        """Sample one reply.
+
+        Args:
+            prompt_ids: What it continues.
+            sampling: How it is drawn.
+            seed: Of its random numbers.
+            on_admitted: Called once, in the event loop, when the request has left the engine's queue, at the latest
+                with its first token: the deadline of a turn runs from there. An engine may do without this parameter;
+                its requests count as admitted when they are made.
+
+        Raises:
+            EngineFailure: the engine cannot.
+        """
         ...
 
     async def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,13 @@ class OpenAIEngine:
         self._threads = ThreadPoolExecutor(max_concurrent_requests, thread_name_prefix="winnowrl-openai")
         self._is_closed = False
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        seed: int,
+        on_admitted: Callable[[], None] | None = None,
+    ) -> Completion:
         body = {
             "prompt": self._prompt_text(prompt_ids),
             "max_tokens": sampling.max_tokens,
@@ -77,7 +84,7 @@ class OpenAIEngine:
             **({"stop": list(sampling.stop)} if sampling.stop else {}),
             **({"top_k": sampling.top_k} if sampling.top_k else {}),
         }
-        answer = await self._in_thread(lambda: self._complete(body))
+        answer = await self._in_thread(lambda: self._complete(body), on_admitted)
         try:
             choice = answer["choices"][0]
             text, reason = str(choice["text"]), choice.get("finish_reason")
@@ -116,16 +123,30 @@ class OpenAIEngine:
         self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _in_thread(self, call: Any) -> Any:
+    async def _in_thread(self, call: Callable[[], Any], on_admitted: Callable[[], None] | None) -> Any:
         if self._is_closed:
             raise EngineFailure(f"the engine at {self._base_url} is closed")
-        # The socket has the same limit; this one covers the queue and the repeats as well.
-        limit = ATTEMPTS * self._timeout_s
+        loop = asyncio.get_running_loop()
+        # The socket has the same limit; this one covers the repeats as well, and runs from when a thread is free.
+        limit_s = ATTEMPTS * self._timeout_s
+
+        def begin() -> None:
+            if not answer.done():
+                patience.reschedule(loop.time() + limit_s)
+                if on_admitted is not None:
+                    on_admitted()
+
+        def work() -> Any:
+            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
+                loop.call_soon_threadsafe(begin)
+            return call()
+
         try:
-            async with asyncio.timeout(limit):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+            async with asyncio.timeout(None) as patience:
+                answer = loop.run_in_executor(self._threads, work)
+                return await answer
         except TimeoutError:
-            raise DeadlineExceeded(f"{self._base_url} gave no reply within {limit:g} s") from None
+            raise DeadlineExceeded(f"{self._base_url} gave no reply within {limit_s:g} s") from None
 
     def _complete(self, body: dict[str, Any]) -> Any:
         if not self._model:

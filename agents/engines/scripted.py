@@ -76,7 +76,15 @@ class ScriptedEngine:
         self._faults = faults
         self._known: dict[tuple[str, tuple[str, ...]], tuple[int, ...]] = {}
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        seed: int,
+        on_admitted: Callable[[], None] | None = None,
+    ) -> Completion:
+        if on_admitted is not None:
+            on_admitted()
         if self._latency_s:
             await asyncio.sleep(self._latency_s)
         fault = self._faults.draw(seed) if self._faults is not None else None

@@ -7,6 +7,7 @@ the engine's batch stays as full as the callers keep it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -59,6 +60,11 @@ class Stepper(Protocol):
         """No request is live."""
         ...
 
+    @property
+    def num_waiting(self) -> int:
+        """Requests taken in that no step has begun yet. They begin in the order in which they were taken in."""
+        ...
+
     def admit(self, request: Request) -> None:
         """Take a request in. Raises :class:`EngineFailure` when this one cannot be served."""
         ...
@@ -101,6 +107,9 @@ class SteppedEngine:
             raise
         self._ids = itertools.count()
         self._futures: dict[int, asyncio.Future[Reply]] = {}
+        self._on_admitted: dict[int, Callable[[], None]] = {}
+        # Taken in, not yet begun, in the order of their admission; the engine's thread alone reads and writes it.
+        self._queued: list[int] = []
         self._arrivals: list[Request] = []
         self._cancelled: list[int] = []
         self._pump: asyncio.Task[None] | None = None
@@ -112,17 +121,26 @@ class SteppedEngine:
         """Requests not answered yet."""
         return len(self._futures)
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        seed: int,
+        on_admitted: Callable[[], None] | None = None,
+    ) -> Completion:
         self._require_open()
         loop = asyncio.get_running_loop()
         request = Request(next(self._ids), list(prompt_ids), sampling, seed)
         future: asyncio.Future[Reply] = loop.create_future()
         self._futures[request.request_id] = future
+        if on_admitted is not None:
+            self._on_admitted[request.request_id] = on_admitted
         self._arrivals.append(request)
         self._start_pump(loop)
         try:
             reply = await future
         finally:
+            self._on_admitted.pop(request.request_id, None)
             if self._futures.pop(request.request_id, None) is not None:
                 self._cancelled.append(request.request_id)
         return Completion(
@@ -190,7 +208,7 @@ class SteppedEngine:
                 arrivals, self._arrivals = self._arrivals, []
                 cancelled, self._cancelled = self._cancelled, []
                 async with asyncio.timeout(self._timeout_s):
-                    replies = await loop.run_in_executor(self._thread, self._advance, arrivals, cancelled)
+                    replies = await loop.run_in_executor(self._thread, self._advance, loop, arrivals, cancelled)
                 for request_id, reply in replies:
                     self._resolve(request_id, reply)
                 is_news = bool(replies)
@@ -208,7 +226,9 @@ class SteppedEngine:
             await asyncio.sleep(0)
             quiet = 0 if len(self._arrivals) > seen else quiet + 1
 
-    def _advance(self, arrivals: list[Request], cancelled: list[int]) -> list[tuple[int, Reply | RolloutError]]:
+    def _advance(
+        self, loop: asyncio.AbstractEventLoop, arrivals: list[Request], cancelled: list[int]
+    ) -> list[tuple[int, Reply | RolloutError]]:
         """In the engine's thread: admit, cancel, then step until there is something to report or to take in."""
         results: list[tuple[int, Reply | RolloutError]] = []
         gone = set(cancelled)
@@ -217,6 +237,7 @@ class SteppedEngine:
                 continue
             try:
                 self._stepper.admit(request)
+                self._queued.append(request.request_id)
             except EngineFailure as failure:
                 results.append((request.request_id, failure))
             except Exception as error:  # noqa: BLE001 - a request the engine does not take fails alone
@@ -224,13 +245,28 @@ class SteppedEngine:
                 results.append((request.request_id, refusal))
         if gone:
             self._stepper.cancel(cancelled)
+            self._queued = [request_id for request_id in self._queued if request_id not in gone]
         report_at = time.monotonic() + min(REPORT_S, self._timeout_s / 2)
         # The lists are filled by the event loop's thread; each hop between the threads costs a wake-up.
         while not (results or self._stepper.is_idle):
             results += [(reply.request_id, reply) for reply in self._stepper.step()]
+            self._announce_begun(loop)
             if self._arrivals or self._cancelled or time.monotonic() > report_at:
                 break
         return results
+
+    def _announce_begun(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In the engine's thread, behind a step: those that no longer wait have begun."""
+        num_begun = len(self._queued) - self._stepper.num_waiting if self._queued else 0
+        if num_begun > 0:
+            begun, self._queued = self._queued[:num_begun], self._queued[num_begun:]
+            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
+                loop.call_soon_threadsafe(self._tell_admitted, begun)
+
+    def _tell_admitted(self, request_ids: list[int]) -> None:
+        for request_id in request_ids:
+            if (on_admitted := self._on_admitted.pop(request_id, None)) is not None:
+                on_admitted()
 
     def _resolve(self, request_id: int, reply: Reply | RolloutError) -> None:
         future = self._futures.get(request_id)

@@ -64,6 +64,10 @@ class TransformersStepper:
     def is_idle(self) -> bool:
         return self._batch is None and not self._waiting
 
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
     def admit(self, request: Request) -> None:
         if not 0 < len(request.prompt_ids) < self._max_context_tokens:
             raise EngineFailure(

@@ -43,10 +43,17 @@ class VllmStepper:
         self._engine = engine
         self._max_context_tokens: int = engine.model_config.max_model_len
         self._is_cpu = engine.vllm_config.device_config.device_type == "cpu"
+        # Only a core in this process shows its queue; with another one a request counts as begun when it is handed over.
+        self._scheduler = getattr(getattr(engine.engine_core, "engine_core", None), "scheduler", None)
 
     @property
     def is_idle(self) -> bool:
         return not self._engine.has_unfinished_requests()
+
+    @property
+    def num_waiting(self) -> int:
+        # A preempted request counts too; nothing that came later begins before it runs again.
+        return 0 if self._scheduler is None else int(self._scheduler.get_request_counts()[1])
 
     def admit(self, request: Request) -> None:
         self._add(str(request.request_id), request.prompt_ids, sampling_params(request.sampling, request.seed))
@@ -104,7 +111,7 @@ class VllmStepper:
     def close(self) -> None:
         if self._engine is not None:
             stop_vllm(self._engine)
-            self._engine = None
+            self._engine = self._scheduler = None
 
 
 def repack_heads(model: Any) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -17,10 +18,11 @@ from winnowrl.agents.errors import DeadlineExceeded, EngineFailure
 
 
 class Server(BaseHTTPRequestHandler):
-    """Answers what the test put into ``answers``, a list of (status, body); remembers what was asked."""
+    """Answers what the test put into ``answers``, a list of (status, body), after ``delay_s``; remembers what was asked."""
 
     answers: list[tuple[int, Any]]
     asked: list[tuple[str, Any, str | None]]
+    delay_s = 0.0
 
     def do_GET(self) -> None:
         self._answer(200, {"data": [{"id": "tiny"}]})
@@ -28,6 +30,7 @@ class Server(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.asked.append((self.path, body, self.headers.get("Authorization")))
+        time.sleep(self.delay_s)
         self._answer(*self.answers.pop(0))
 
     def _answer(self, status: int, body: Any) -> None:
@@ -165,6 +168,27 @@ def test_a_silent_server_ends_at_the_deadline(server, codec):
     handler.answers += [(0, {})] * 3
     with pytest.raises((EngineFailure, DeadlineExceeded), match=r"cannot be reached|no reply within"):
         ask(OpenAIEngine(url, codec, timeout_s=0.1), codec, Sampling(4))
+
+
+def test_waiting_for_a_free_thread_is_no_wait_for_the_server(server, codec):
+    handler, url = server
+    # One request at a time, 0.1 s each: the last waits 1.1 s for its thread, longer than the 0.9 s an answer may take.
+    handler.delay_s, num_requests, events = 0.1, 12, []
+    handler.answers += [answer("ok")] * num_requests
+    engine = OpenAIEngine(url, codec, max_concurrent_requests=1, timeout_s=0.3)
+
+    async def request(number: int):
+        await engine.generate([5], Sampling(4), number, lambda: events.append("begin"))
+        events.append("end")
+
+    async def run():
+        await asyncio.gather(*[request(number) for number in range(num_requests)])
+        await engine.close()
+
+    asyncio.run(run())
+    assert (events.count("begin"), events.count("end")) == (num_requests, num_requests)
+    # The thread may have taken the next one before the event loop hears of an answer.
+    assert all(events[:end].count("begin") - events[:end].count("end") <= 2 for end in range(len(events)))
 
 
 def test_it_refuses_to_train(codec):

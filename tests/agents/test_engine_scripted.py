@@ -89,6 +89,18 @@ def test_latency_is_waited_for_without_blocking_others():
     assert 0.05 <= asyncio.run(run()) < 2.5
 
 
+def test_it_has_no_queue():
+    engine, admitted = ScriptedEngine(lambda prompt_ids, seed: [1], latency_s=60), []
+
+    async def run():
+        task = asyncio.create_task(engine.generate([1], Sampling(1), 0, lambda: admitted.append(0)))
+        await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(run())
+    assert admitted == [0]
+
+
 def test_weights_raise_the_version():
     engine = ScriptedEngine(lambda prompt_ids, seed: [1])
     asyncio.run(engine.load_weights([], 4))

@@ -15,11 +15,13 @@ from winnowrl.agents.errors import DeadlineExceeded, EngineFailure
 
 
 class CountingStepper:
-    """Writes the numbers 0, 1, 2 … one a step; a request ends after ``max_tokens`` of them."""
+    """Writes the numbers 0, 1, 2 … one a step; a request ends after ``max_tokens`` of them. ``room`` share a step."""
 
     name = "the counting engine"
 
-    def __init__(self, step_s: float = 0.0) -> None:
+    def __init__(self, step_s: float = 0.0, room: int = 1000) -> None:
+        self.room = room
+        self.waiting: list[Request] = []
         self.live: dict[int, tuple[Request, int]] = {}
         self.step_s = step_s
         self.batch_sizes: list[int] = []
@@ -28,18 +30,26 @@ class CountingStepper:
 
     @property
     def is_idle(self) -> bool:
-        return not self.live
+        return not self.live and not self.waiting
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting)
 
     def admit(self, request: Request) -> None:
         if request.prompt_ids == [13]:
             raise KeyError("thirteen")
-        self.live[request.request_id] = (request, 0)
+        self.waiting.append(request)
 
     def cancel(self, request_ids: Sequence[int]) -> None:
+        self.waiting = [request for request in self.waiting if request.request_id not in request_ids]
         for request_id in request_ids:
             self.live.pop(request_id, None)
 
     def step(self) -> list[Reply]:
+        while self.waiting and len(self.live) < self.room:
+            request = self.waiting.pop(0)
+            self.live[request.request_id] = (request, 0)
         assert self.live, "a step costs even when it does nothing"
         time.sleep(self.step_s)
         self.batch_sizes.append(len(self.live))
@@ -62,8 +72,8 @@ class CountingStepper:
         self.num_closes += 1
 
 
-def make(step_s: float = 0.0, timeout_s: float = 5.0) -> tuple[SteppedEngine, CountingStepper]:
-    stepper = CountingStepper(step_s)
+def make(step_s: float = 0.0, timeout_s: float = 5.0, room: int = 1000) -> tuple[SteppedEngine, CountingStepper]:
+    stepper = CountingStepper(step_s, room)
     return SteppedEngine(lambda: stepper, timeout_s=timeout_s), stepper
 
 
@@ -145,6 +155,31 @@ def test_cancelled_request_is_out_of_the_next_step():
     assert stepper.batch_sizes[0] == 2
     assert stepper.batch_sizes[-1] == 1
     assert stepper.live == {}
+
+
+def test_a_request_is_admitted_when_its_writing_begins_and_in_its_turn():
+    engine, _ = make(room=2)
+    events: list[str] = []
+
+    async def ask(number: int):
+        await engine.generate([1], Sampling(3), number, lambda: events.append(f"begin {number}"))
+        events.append(f"end {number}")
+
+    async def run():
+        requests = [asyncio.create_task(ask(number)) for number in range(4)]
+        doomed = asyncio.create_task(ask(9))
+        last = asyncio.create_task(ask(4))
+        await requests[0]
+        doomed.cancel()
+        await asyncio.gather(*requests, last)
+        await engine.generate([1], Sampling(3), 5)
+        await engine.close()
+
+    asyncio.run(run())
+    # Two have room at a time, and what was cancelled in the queue never begins.
+    first, second = ["begin 0", "begin 1", "end 0", "end 1"], ["begin 2", "begin 3", "end 2", "end 3"]
+    assert events == [*first, *second, "begin 4", "end 4"]
+    assert engine._on_admitted == {}
 
 
 def test_request_cancelled_before_it_was_admitted_never_enters():

@@ -183,6 +183,22 @@ def test_prompt_beyond_the_context_fails_alone(loaded):
     assert (len(reply.token_ids), reply.finish_reason) == (2, "length")
 
 
+def test_requests_are_admitted_as_the_batch_has_room(loaded):
+    engine, tokenizer, _ = loaded
+    events = []
+
+    async def ask(number: int):
+        await engine.generate(tokenizer.encode("hello"), Sampling(4), number, lambda: events.append("begin"))
+        events.append("end")
+
+    async def run():
+        await asyncio.gather(*[ask(number) for number in range(9)])
+
+    asyncio.run(run())
+    # Six rows; the other three begin when those have ended.
+    assert events == ["begin"] * 6 + ["end"] * 6 + ["begin"] * 3 + ["end"] * 3
+
+
 def test_cancelled_requests_leave_the_batch(loaded):
     engine, tokenizer, _ = loaded
 

@@ -214,6 +214,22 @@ def test_cancelling_aborts_in_the_engine(loaded, loop):
     assert not engine._stepper._engine.has_unfinished_requests()
 
 
+def test_requests_are_admitted_as_the_batch_has_room(loaded, loop):
+    engine, tokenizer, _, _ = loaded
+    events = []
+
+    async def ask(number: int):
+        await engine.generate(tokenizer.encode("hello"), Sampling(4), number, lambda: events.append("begin"))
+        events.append("end")
+
+    async def run():
+        await asyncio.gather(*[ask(number) for number in range(40)])
+
+    loop.run(run())
+    # 32 fit; the other eight begin when those have ended.
+    assert events == ["begin"] * 32 + ["end"] * 32 + ["begin"] * 8 + ["end"] * 8
+
+
 def test_shared_prompt_is_computed_once(loaded, loop):
     engine, tokenizer, _, _ = loaded
     prompt = (tokenizer.encode(PROMPT) * 3)[:75]

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from winnowrl.agents.rollout import StopReason
 
 # What an episode waits for; the watchdog reads it.
-SLOT, LEASE, RESET, ENGINE, STEP, GATE, OVER = "slot", "worker", "reset", "engine", "step", "gate", "over"
+SLOT, LEASE, RESET, STEP = "slot", "worker", "reset", "step"
+QUEUE, ENGINE, GATE, OVER = "queue", "engine", "gate", "over"
 
 
 class Episode:
@@ -145,10 +146,10 @@ class Episode:
 
     async def _generate(self, prompt_ids: list[int], budget: int, seed: int) -> Completion:
         """Ask the engine; afterwards the phase is the environment's, begun when the reply was there."""
-        settings, rollout = self.settings, self.rollout
-        self._asked = self._enter_phase(ENGINE)
+        rollout = self.rollout
+        self._asked = self._enter_phase(QUEUE)
         try:
-            completion = await settings.generate(prompt_ids, settings.sampling_for(budget), seed)
+            completion = await self.settings.generate(prompt_ids, budget, seed, self._on_admitted)
         except (RolloutError, asyncio.CancelledError):
             raise
         except Exception as error:
@@ -160,6 +161,10 @@ class Episode:
         rollout.num_cached_tokens += completion.num_cached_tokens
         rollout.generate_s += self._enter_phase(STEP) - self._asked
         return completion
+
+    def _on_admitted(self) -> None:
+        if self.phase == QUEUE:
+            self.waited_s += self._enter_phase(ENGINE) - self._asked
 
     async def _reset(self) -> str:
         assert self._lease is not None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from winnowrl.agents.collecting.episode import ENGINE, GATE, LEASE, RESET, SLOT, STEP
+from winnowrl.agents.collecting.episode import ENGINE, GATE, LEASE, QUEUE, RESET, SLOT, STEP
 from winnowrl.agents.errors import DeadlineExceeded
 
 if TYPE_CHECKING:
@@ -22,15 +22,21 @@ _WAITS_FOR = {
     SLOT: "a free slot",
     LEASE: "an environment worker",
     RESET: "the environment's reset",
+    QUEUE: "the engine's queue",
     ENGINE: "the engine",
     STEP: "the environment's step",
     GATE: "the gate",
 }
+_UNTIMED_PHASES = (SLOT, QUEUE, GATE)
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Seconds a turn's half (a reply, or the answer to it), an episode and a step may take."""
+    """Seconds a turn's half (a reply, or the answer to it), an episode and a step may take.
+
+    A wait for a slot, for a place in the engine's batch or for a gate says nothing of the episode: the step's deadline
+    alone bounds it.
+    """
 
     turn_s: float = 120.0
     episode_s: float = 900.0
@@ -88,7 +94,9 @@ class Watchdog:
                 what = f"the step took over {deadlines.step_s:g} s"
             elif episode.phase in self._timed_phases and now - episode.phase_since > deadlines.turn_s:
                 what = f"{_WAITS_FOR[episode.phase]} took over {deadlines.turn_s:g} s{self._blame(episode)}"
-            elif episode.phase not in (SLOT, GATE) and now - episode.started - episode.waited_s > deadlines.episode_s:
+            elif (
+                episode.phase not in _UNTIMED_PHASES and now - episode.started - episode.waited_s > deadlines.episode_s
+            ):
                 what = f"the episode took over {deadlines.episode_s:g} s"
             else:
                 continue

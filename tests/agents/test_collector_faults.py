@@ -116,6 +116,45 @@ def test_faults_of_every_kind_together(codec: TextCodec) -> None:
     assert time.monotonic() - begun < 60
 
 
+class QueueEngine(parts.ScriptEngine):  # type: ignore[misc, name-defined]
+    """Takes 0.05 s a reply and writes one at a time; one that says "hang" never comes."""
+
+    async def generate(self, prompt_ids: Any, sampling: Any, seed: int, on_admitted: Any = None) -> Any:
+        async with self.place:
+            on_admitted()
+            reply = await super().generate(prompt_ids, sampling, seed)
+            await asyncio.sleep(60 if "hang" in self.codec.decode(reply.token_ids) else 0.05)
+            return reply
+
+
+def collect_through_queue(codec: TextCodec, num_hanging: int, **deadlines: float) -> list[Any]:
+    """16 episodes of two turns, all together in flight: 1.6 s of writing, and most of each episode in the queue."""
+    replies = iter(["hang"] * num_hanging + ["go"] * 32)
+    engine = QueueEngine(codec, lambda p, s: next(replies))
+    engine.place = asyncio.Semaphore(1)
+    collector = parts.make_collector(codec, None, engine=engine, env_kwargs={"length": 2}, **deadlines)
+    rollouts: list[Any] = parts.collect(collector, 4).rollouts
+    return rollouts
+
+
+@pytest.mark.parametrize("num_hanging", [0, 1])
+def test_time_in_the_engines_queue_costs_no_turn_and_no_episode_its_deadline(
+    codec: TextCodec, num_hanging: int
+) -> None:
+    rollouts = collect_through_queue(codec, num_hanging, turn_deadline_s=0.5, episode_deadline_s=0.7)
+    failed = [rollout for rollout in rollouts if rollout.error]
+    assert len(failed) == num_hanging
+    assert all("the engine took over 0.5 s (turn 1)" in rollout.error.message for rollout in failed)
+    assert all(rollout.was_request_lost for rollout in failed)
+
+
+def test_the_steps_deadline_ends_what_is_still_in_the_engines_queue(codec: TextCodec) -> None:
+    rollouts = collect_through_queue(codec, 0, turn_deadline_s=0.4, episode_deadline_s=0.4, step_deadline_s=0.4)
+    assert sum("the step took over 0.4 s" in rollout.error.message for rollout in rollouts if rollout.error) > 8
+    # A request that never left the queue has lost no token.
+    assert sum(rollout.was_request_lost for rollout in rollouts) <= 1
+
+
 class BrokenGate:
     """A third party's gate with a bug."""
 

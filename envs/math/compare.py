@@ -35,6 +35,13 @@ class Comparison:
     def __init__(self, policy: VerifierPolicy) -> None:
         self.policy = policy
 
+    def same_answer(self, golds: Sequence[Shape], predictions: Sequence[Shape]) -> bool:
+        """True when some reading of the prediction is a way to write the gold; a second reading of the gold (a list, see
+        :func:`~winnowrl.envs.math.shapes.read_shapes`) meets the last one of the prediction only."""
+        if any(self.same(golds[0], prediction) for prediction in predictions):
+            return True
+        return len(golds) > 1 and self.same(golds[1], predictions[-1])
+
     def same(self, gold: Shape, prediction: Shape) -> bool:
         """True when ``prediction`` is an acceptable way to write ``gold``. Not symmetric: relations unwrap one way."""
         if gold == prediction:
@@ -56,6 +63,8 @@ class Comparison:
 
     def same_atom(self, gold: str, prediction: str) -> bool:
         """Two atoms: the same text, numbers, words or, with algebra, expressions."""
+        if gold.isdecimal() and prediction.isdecimal():
+            return int(gold) == int(prediction)
         if squeeze(gold) == squeeze(prediction):
             return True
         gold_words, predicted_words = words_of(gold), words_of(prediction)

@@ -18,6 +18,8 @@ _RELATIONS = {
     r"\iff": "iff", r"\propto": "propto",
 }  # fmt: skip
 _CODE_RELATIONS = (("<=", r"\leq "), (">=", r"\geq "), ("!=", r"\neq "), (":=", "="), ("==", "="))
+_GROUPED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!\d|,\d)")
+_THREE_NUMBERS = re.compile(r"\d{3}(?:,\d{3}){2,}")
 _MATRIX = re.compile(r"\s*\\begin\s*\{([pbB]?matrix|smallmatrix|array)\}(?:\s*\{[lcr|]*\})?(.*)\\end\s*\{\1\}\s*", re.S)
 _NAME = re.compile(
     r"(?:\\?[a-zA-Z]+'*|\\text ?\{[^{}]*\}|\\(?:mathbf|mathbb|mathcal|vec|hat|bar|overline) ?\{[^{}]*\})"
@@ -69,11 +71,44 @@ class Relation:
 Shape = Atom | Items | Relation
 
 
-def read_shape(text: str) -> Shape:
-    """The structure of a normalised answer."""
+def read_shapes(text: str, *, is_gold: bool = False) -> tuple[Shape, ...]:
+    """The ways to read a normalised answer, the likeliest first.
+
+    There are two where commas may group the digits of a number or part the items of a list (``100,200``). A gold is
+    taken for a list only where three or more numbers of three digits would be; else a wrong answer could equal it.
+    """
     for written, read in _CODE_RELATIONS:
         text = text.replace(written, read)
-    return _read(text.strip(), in_brackets=False)
+    text = text.strip()
+    groups = _GROUPED.findall(text) if "," in text else ()
+    if not groups:
+        return (_read(text),)
+    joined = _join_groups(text)
+    is_list = ",0" not in "".join(groups) and (not is_gold or all(_THREE_NUMBERS.fullmatch(group) for group in groups))
+    return (_read(joined), _read(text)) if is_list and joined != text else (_read(joined),)
+
+
+def _join_groups(text: str) -> str:
+    """Without the commas of grouped digits; between the brackets of a set or a tuple only where a group begins with 0."""
+    brackets: list[str] = []
+    inside_list: list[bool] = []
+    previous = ""
+    for token in _TOKEN.findall(text):
+        inside_list += [any(bracket != "group" for bracket in brackets)] * len(token)
+        if token in _OPEN:
+            # The braces of \\frac{10,000}{3} hold one expression; a brace that begins an answer is a set.
+            brackets.append(
+                "group" if token == "{" and (previous[:1] == "\\" or previous in {"}", "^", "_"}) else token
+            )
+        elif token in _CLOSE and brackets:
+            brackets.pop()
+        previous = token if token.strip() else previous
+
+    def join(match: re.Match[str]) -> str:
+        is_number = not inside_list[match.start()] or ",0" in match.group()
+        return match.group().replace(",", "") if is_number else match.group()
+
+    return _GROUPED.sub(join, text)
 
 
 def nesting(text: str) -> int:
@@ -109,8 +144,8 @@ def to_text(shape: Shape) -> str:
     return f"{shape.brackets[0]}{inside}{shape.brackets[1]}" if shape.brackets else inside
 
 
-def _read(text: str, *, in_brackets: bool) -> Shape:
-    parts = _split(text, {",", ";"}) if in_brackets or not _is_grouped_number(text) else [text]
+def _read(text: str) -> Shape:
+    parts = _split(text, {",", ";"})
     if len(parts) > 1:
         return _read_list(parts)
     return _read_single(text)
@@ -129,7 +164,7 @@ def _read_list(parts: Sequence[str]) -> Shape:
 def _read_single(text: str) -> Shape:
     sides, signs = _split_relations(text)
     if signs and all(side.strip() for side in sides):
-        return Relation(tuple(signs), tuple(_read(side.strip(), in_brackets=False) for side in sides))
+        return Relation(tuple(signs), tuple(_read(side.strip()) for side in sides))
     text = text.strip()
     if bracketed := _bracketed(text):
         return bracketed
@@ -196,10 +231,6 @@ def _flat(shapes: Sequence[Shape], kind: str) -> Iterator[Shape]:
             yield from shape.items
         else:
             yield shape
-
-
-def _is_grouped_number(text: str) -> bool:
-    return re.fullmatch(r"[-+]?\s?\d{1,3}(?:,\d{3})+(?:\.\d+)?\s?%?", text.strip()) is not None
 
 
 def _split(text: str, separators: set[str]) -> list[str]:

@@ -64,6 +64,7 @@ _IN_TEXT = re.compile(
 _PLAIN = re.compile(r"(?<=[\d)}%])\s*([A-Za-z]{2,}(?:[ -][A-Za-z]{2,})*)()()\s*" + _POWER + r"\s*\.?$")
 _HALF_DAY = re.compile(r"(?<![A-Za-z])([ap])\. ?m\b\.?", re.I)
 _POWER_IN_TEXT = re.compile(r"(\\text ?\{[^{}^]*)\^ ?\{?(\d)\}? ?\}$")
+_LETTER = re.compile(r"[A-Za-z]")
 _WORD = re.compile(r"[a-z]+|/")
 _KNOWN_SHORT = {word for word in (*_CANONICAL, *_COMPOUND) if len(word) in (2, 3)} | {"sq", "cu"}
 
@@ -74,7 +75,7 @@ def read_quantity(text: str) -> tuple[str, str]:
     Only words after a number, a bracket or a formula are units; ``\\text{cents}`` alone is a word. ``5 million`` measures
     5000000.
     """
-    if text.isascii() and not _has_words(text):
+    if not _LETTER.search(text) or not _has_words(text):
         return text, ""
     unit, scale, rest = "", 1, _HALF_DAY.sub(r"\1m", text)
     if not TRIGONOMETRIC.search(rest):

@@ -11,7 +11,7 @@ from winnowrl.envs.math.extract import extract_answer
 from winnowrl.envs.math.latex import normalize
 from winnowrl.envs.math.policy import DEFAULT_POLICY, VerifierPolicy
 from winnowrl.envs.math.pool import get_pool
-from winnowrl.envs.math.shapes import Shape, nesting, read_shape
+from winnowrl.envs.math.shapes import Shape, nesting, read_shapes
 from winnowrl.envs.math.words import squeeze
 from winnowrl.envs.verdict import Verdict
 
@@ -63,7 +63,7 @@ def _judge(gold: str, answer: str | None, policy: VerifierPolicy) -> tuple[str, 
         return "undecided", read
     if answer is None or not answer.strip():
         return "wrong", "no answer found"
-    gold_text, gold_shape = read
+    gold_text, golds = read
     if answer.strip() == gold.strip():
         return "correct", "same text"
     if len(answer) > policy.max_answer_chars:
@@ -76,12 +76,12 @@ def _judge(gold: str, answer: str | None, policy: VerifierPolicy) -> tuple[str, 
         return "wrong", "no answer found"
     if squeeze(text) == squeeze(gold_text):
         return "correct", "same text"
-    return _compare(gold_text, gold_shape, text, policy)
+    return _compare(gold_text, golds, text, policy)
 
 
-def _compare(gold_text: str, gold_shape: Shape, text: str, policy: VerifierPolicy) -> tuple[str, str]:
+def _compare(gold_text: str, golds: tuple[Shape, ...], text: str, policy: VerifierPolicy) -> tuple[str, str]:
     try:
-        same = Comparison(policy).same(gold_shape, read_shape(text))
+        same = Comparison(policy).same_answer(golds, read_shapes(text))
     except NeedsAlgebra:
         job = {"gold": gold_text, "prediction": text, "policy": asdict(policy)}
         reply = get_pool().run(job, policy.time_limit_s)
@@ -92,8 +92,8 @@ def _compare(gold_text: str, gold_shape: Shape, text: str, policy: VerifierPolic
 
 
 @lru_cache(maxsize=4096)
-def _read_gold(gold: str, max_chars: int, max_nesting: int) -> tuple[str, Shape] | str:
-    """(normalised text, shape) of a gold, or the reason why it cannot be judged."""
+def _read_gold(gold: str, max_chars: int, max_nesting: int) -> tuple[str, tuple[Shape, ...]] | str:
+    """(normalised text, readings) of a gold, or the reason why it cannot be judged."""
     if not isinstance(gold, str) or not gold.strip():
         return "gold empty"
     answer = extract_answer(gold) if r"\boxed" in gold or "####" in gold else gold
@@ -106,4 +106,4 @@ def _read_gold(gold: str, max_chars: int, max_nesting: int) -> tuple[str, Shape]
     text = normalize(answer)
     if not text:
         return "gold empty"
-    return text, read_shape(text)
+    return text, read_shapes(text, is_gold=True)

@@ -12,7 +12,7 @@ from winnowrl.envs.math.compare import GoldUnreadable
 from winnowrl.envs.math.grammar import Unreadable, read_expression
 from winnowrl.envs.math.identity import TooLarge
 from winnowrl.envs.math.policy import VerifierPolicy
-from winnowrl.envs.math.shapes import read_shape
+from winnowrl.envs.math.shapes import read_shapes
 from winnowrl.envs.math.symbolic import SymbolicComparison
 
 JOBS_PER_CACHE = 100
@@ -46,7 +46,8 @@ def _judge(job: Job) -> Job:
     """Judge ``job["prediction"]`` against ``job["gold"]`` (both normalised) under ``job["policy"]``."""
     policy = VerifierPolicy(**{field.name: job["policy"][field.name] for field in fields(VerifierPolicy)})
     try:
-        same = SymbolicComparison(policy).same(read_shape(job["gold"]), read_shape(job["prediction"]))
+        golds = read_shapes(job["gold"], is_gold=True)
+        same = SymbolicComparison(policy).same_answer(golds, read_shapes(job["prediction"]))
         status, reason = ("correct", "equal") if same else ("wrong", "not equal")
     except GoldUnreadable as error:
         status, reason = "undecided", f"gold unparseable: {error}"

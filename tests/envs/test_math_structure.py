@@ -21,6 +21,18 @@ NAMED = [
     ("m=2, b=3", "b=3, m=2", "correct"), ("m=2, b=3", "2, 3", "wrong"), ("(x,y)=(1,2)", "1, 2", "wrong"),
 ]  # fmt: skip
 
+GROUPED_DIGITS = [
+    ("1000", "1,000 dollars", "correct"), ("1000", r"1,000\text{ dollars}", "correct"), ("x=1000", "x=1,000", "correct"),
+    ("1000", "x=1,000", "correct"), (r"10000\pi", r"10,000\pi", "correct"), ("1000x", "1,000x", "correct"),
+    (r"\frac{10000}3", r"\frac{10,000}3", "correct"), (r"\sqrt{1000}", r"\sqrt{1,000}", "correct"), ("5001", "5,000 + 1", "correct"),
+    ("1000, 2000", "1,000, 2,000", "correct"), (r"\{1000,2000\}", r"\{1,000, 2,000\}", "correct"), ("x>1000", "x>1,000", "correct"),
+    ("1000.5", "1,000.50", "correct"), ("1000", "1,00", "wrong"), ("1000", "1,0000", "wrong"), ("123", "0,123", "wrong"),
+    # a list or a number: both readings of an answer count, of a gold the list only where no number is likely
+    (r"\{100,200\}", "100,200", "correct"), ("100200", "100,200", "correct"), ("100,200,300", "300,200,100", "correct"),
+    ("100,200", "200,100", "wrong"), ("1,234,567", "1,567,234", "wrong"), ("2,125", "125, 2", "wrong"), ("42", "42,000", "wrong"),
+    ("(100,200)", "(100200)", "wrong"), ("100200", "(100,200)", "wrong"), ("f(1,200)", "f(1200)", "wrong"),
+]  # fmt: skip
+
 DEGREES = [
     (r"\frac12", r"\sin 30^\circ", "correct"), (r"2-\sqrt3", r"\tan 15^\circ", "correct"),
     (r"\sin 30^\circ", r"\sin 30", "wrong"),
@@ -35,6 +47,11 @@ DEGREES = [
 
 @pytest.mark.parametrize(("gold", "prediction", "expected"), NAMED)
 def test_named_values_are_compared_by_name(gold: str, prediction: str, expected: str) -> None:
+    assert status(gold, prediction) == expected
+
+
+@pytest.mark.parametrize(("gold", "prediction", "expected"), GROUPED_DIGITS)
+def test_commas_group_digits_or_part_a_list(gold: str, prediction: str, expected: str) -> None:
     assert status(gold, prediction) == expected
 
 

@@ -14,7 +14,7 @@ MIN_SIGNIFICANT = 6  # a decimal of fewer digits does not stand for the unending
 MIN_SIGNIFICANT_GOLD = 3
 DOUBLE_DIGITS = 15
 
-_DIGITS = r"(?:\d{1,3}(?: \d{3})+|\d+)"
+_DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+)"
 _DECIMAL = re.compile(rf"({_DIGITS}?)\.(\d*)|({_DIGITS})")
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\(?:overline|bar)\s*\{\s*(\d+)\s*\}")
 _FRACTION = re.compile(r"\\frac\s*\{\s*(-?[\d.]+)\s*\}\s*\{\s*(-?[\d.]+)\s*\}|([\d.]+) ?/ ?(-?[\d.]+)")
@@ -80,7 +80,7 @@ def _read_unsigned(text: str) -> Number | None:
         # Only a proper fraction is read as part of a mixed number.
         if int(top) >= int(bottom):
             return None
-        return Number(int(whole.replace(" ", "")) + Fraction(int(top), int(bottom)))
+        return Number(int(whole.replace(",", "").replace(" ", "")) + Fraction(int(top), int(bottom)))
     if match := _SCIENTIFIC.fullmatch(text):
         mantissa = _decimal_value(match.group(1))
         return None if mantissa is None else Number(mantissa * Fraction(10) ** int(match.group(2)))
@@ -93,8 +93,8 @@ def _read_unsigned(text: str) -> Number | None:
 
 def _decimal(match: re.Match[str]) -> Number | None:
     if match.group(3) is not None:
-        return Number(Fraction(int(match.group(3).replace(" ", ""))))
-    whole = (match.group(1) or "").replace(" ", "")
+        return Number(Fraction(int(match.group(3).replace(",", "").replace(" ", ""))))
+    whole = (match.group(1) or "").replace(",", "").replace(" ", "")
     digits = match.group(2)
     if not whole and not digits:
         return None

@@ -24,8 +24,10 @@ NAMED = [
 GROUPED_DIGITS = [
     ("1000", "1,000 dollars", "correct"), ("1000", r"1,000\text{ dollars}", "correct"), ("x=1000", "x=1,000", "correct"),
     ("1000", "x=1,000", "correct"), (r"10000\pi", r"10,000\pi", "correct"), ("1000x", "1,000x", "correct"),
-    (r"\frac{10000}3", r"\frac{10,000}3", "correct"), (r"\sqrt{1000}", r"\sqrt{1,000}", "correct"), ("5001", "5,000 + 1", "correct"),
-    ("1000, 2000", "1,000, 2,000", "correct"), (r"\{1000,2000\}", r"\{1,000, 2,000\}", "correct"), ("x>1000", "x>1,000", "correct"),
+    (r"\frac{10000}3", r"\frac{10,000}3", "correct"), (r"\sqrt{1000}", r"\sqrt{1,000}", "correct"),
+    ("5001", "5,000 + 1", "correct"),
+    ("1000, 2000", "1,000, 2,000", "correct"), (r"\{1000,2000\}", r"\{1,000, 2,000\}", "correct"),
+    ("x>1000", "x>1,000", "correct"),
     ("1000.5", "1,000.50", "correct"), ("1000", "1,00", "wrong"), ("1000", "1,0000", "wrong"), ("123", "0,123", "wrong"),
     # a list or a number: both readings of an answer count, of a gold the list only where no number is likely
     (r"\{100,200\}", "100,200", "correct"), ("100200", "100,200", "correct"), ("100,200,300", "300,200,100", "correct"),

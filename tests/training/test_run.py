@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -52,6 +53,20 @@ def _support_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
 def comparable_rows(folder: Path) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in row.items() if not any(mark in k for mark in TIMED)} for row in rows]
+
+
+def undocumented_names(folder: Path) -> list[str]:
+    """Names a run logs that docs/metrics.md does not have, written out or in its short forms."""
+    patterns: list[str] = []
+    for line in (Path(__file__).parents[2] / "docs" / "metrics.md").read_text().splitlines():
+        full = ""
+        for name in re.findall(r"`([^`]+)`", line.split("|")[1]) if line.startswith("| `") else ():
+            # `a/b_c`, `_d`, `e` stands for a/b_c, a/b_d, a/e; an ellipsis or <part> for anything.
+            start = full.rpartition("_")[0] if name.startswith("_") else f"{full.partition('/')[0]}/"
+            full = name if "/" in name else start + name
+            patterns += [re.sub(r"…|<part>", ".+", written) for written in (full, name)]
+    names = {name for row in comparable_rows(folder) for name in row}
+    return sorted(name for name in names - {"step"} if not any(re.fullmatch(p, name) for p in patterns))
 
 
 def run_cli(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -120,6 +135,7 @@ def test_every_part_runs_inside_a_training_run(sections: dict[str, Any], tiny_mo
     summary = train(tiny_config(tiny_model_path, tmp_path, evaluation=evaluation, run={"num_steps": 3}, **sections))
     assert summary["steps"] == 3
     assert summary["policy_version"] >= 1
+    assert undocumented_names(tmp_path / "tiny") == []
 
 
 def test_a_run_killed_in_the_middle_of_a_step_resumes_to_the_same_rows(tiny_model_path: Path, tmp_path: Path) -> None:

@@ -63,10 +63,10 @@ class TrainingStep:
         outcome = StepOutcome(collected)
         if chosen:
             result = self._update(step, chosen)
-            self._record_update(step, chosen)
             outcome.was_updated = True
             outcome.metrics |= result.metrics | staleness_metrics(chosen, step)
             self.sync(self._parts.engine.policy_version + 1)
+        self._record_update(step, chosen, batch)
         outcome.metrics |= self._metrics(collected, batch, chosen, time.perf_counter() - began)
         return outcome
 
@@ -153,8 +153,9 @@ class TrainingStep:
         self._parts.selector.observe(result, step)
         return result
 
-    def _record_update(self, step: int, chosen: Sequence[TrainingSequence]) -> None:
-        fresh: Counter[int] = Counter()
+    def _record_update(self, step: int, chosen: Sequence[TrainingSequence], batch: GroupBatch) -> None:
+        # What the overlong filter took out enters with no token in the loss: it was masked, not left by the selector.
+        fresh: Counter[int] = Counter(dict.fromkeys(batch.overlong_ids, 0))
         replayed: Counter[int] = Counter()
         for sequence in chosen:
             counts = fresh if sequence.birth_step == step else replayed

@@ -73,3 +73,16 @@ def test_a_run_cut_short_resumes_to_the_same_rows(
             shutil.rmtree(checkpoint)
     resume(folder)
     assert rows(folder) == expected
+
+
+def test_what_the_overlong_filter_takes_out_is_masked_not_unselected(
+    tiny_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(SUPPORT))
+    train(config(tiny_model_path, tmp_path, {"type": "all"}, {"overlong_filter": True}))
+    found = rows(tmp_path / "tiny")
+    assert any(row["batch/overlong_filtered"] for row in found)
+    for row in found:
+        # The selector takes all that is informative, so it leaves no token.
+        assert row["ledger/unselected_share"] == 0.0
+        assert (row["ledger/masked_share"] > 0.0) is (row["batch/overlong_filtered"] > 0.0)

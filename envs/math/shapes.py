@@ -128,6 +128,18 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text.strip()) is not None
 
 
+def valued_atoms(shape: Shape) -> Iterator[Atom]:
+    """The atoms of a shape that stand for a value: all but the names on the left of an assignment."""
+    if isinstance(shape, Atom):
+        yield shape
+    elif isinstance(shape, Items):
+        for item in shape.items:
+            yield from valued_atoms(item)
+    else:
+        for side in shape.sides[1:] if shape.is_assignment else shape.sides:
+            yield from valued_atoms(side)
+
+
 def to_text(shape: Shape) -> str:
     """A shape as LaTeX again, for a parser that reads whole answers."""
     if isinstance(shape, Atom):

@@ -11,7 +11,7 @@ from winnowrl.envs.math.extract import extract_answer
 from winnowrl.envs.math.latex import normalize
 from winnowrl.envs.math.policy import DEFAULT_POLICY, VerifierPolicy
 from winnowrl.envs.math.pool import get_pool
-from winnowrl.envs.math.shapes import Shape, nesting, read_shapes
+from winnowrl.envs.math.shapes import Shape, nesting, read_shapes, valued_atoms
 from winnowrl.envs.math.words import squeeze
 from winnowrl.envs.verdict import Verdict
 
@@ -46,15 +46,18 @@ def verify_answer(gold: str, answer: str | None, policy: VerifierPolicy = DEFAUL
 def check_gold(gold: str, policy: VerifierPolicy = DEFAULT_POLICY) -> str | None:
     """Why ``gold`` could not serve as a reference answer, or None when it can.
 
-    A gold that is only readable as text (``E(Y|X)``) is refused: a prediction that differs from it could never be
-    judged.
+    A gold that is only readable as text (``E(Y|X)``), or a part of which is, is refused: a prediction that differs from
+    it could never be judged.
     """
     read = _read_gold(gold, policy.max_answer_chars, policy.max_nesting)
     if isinstance(read, str):
         return read
-    # Judged against a number it does not contain: only an unreadable gold leaves that undecided.
-    status, reason = _judge(gold, "9140773.25", policy)
-    return reason if status == "undecided" else None
+    # Judged against a number they do not contain, only an unreadable gold or part of one leaves that undecided.
+    for text in dict.fromkeys((gold, *(atom.text for reading in read[1] for atom in valued_atoms(reading)))):
+        status, reason = _judge(text, "9140773.25", policy)
+        if status == "undecided":
+            return reason
+    return None
 
 
 def _judge(gold: str, answer: str | None, policy: VerifierPolicy) -> tuple[str, str]:

@@ -150,6 +150,22 @@ def test_gold_that_cannot_be_read_is_undecided(gold: str) -> None:
     assert check_gold(gold) is not None
 
 
+@pytest.mark.parametrize(
+    "gold",
+    ["(A^T, B)", "f'(0), g'(0)", "y > f'(0)", r"[0, \gcd(a,b)]", r"\{1, f'(0)\}", "x = f'(0)", "(1, 1/0)",
+     r"\begin{pmatrix} 1 \\ f'(0) \end{pmatrix}", r"(0, f'(0)) \cup (f'(0), \infty)"],
+)  # fmt: skip
+def test_gold_with_a_part_that_cannot_be_read_is_refused(gold: str) -> None:
+    assert check_gold(gold) is not None
+
+
+@pytest.mark.parametrize(
+    "gold", ["f'(x) = 2x", "(x, y) = (1, 2)", "y > 3", r"(-\infty, 0) \cup [2, \infty)", "1, -2", "(B)"]
+)
+def test_gold_whose_parts_can_be_read_is_taken(gold: str) -> None:
+    assert check_gold(gold) is None
+
+
 def test_gold_read_as_text_alone_still_equals_itself() -> None:
     assert verify("E(Y|X)", r"\boxed{E(Y | X)}").status == "correct"
 

@@ -17,7 +17,19 @@ STEP_METRICS = frozenset({
 
 def check_combinations(config: RunConfig) -> None:
     """Raise ``ConfigError`` for fields that contradict each other across sections."""
-    for check in (_group_size, _gate, _budgets, _sampling, _engine, _reuse, _steps, _best_metric, _overlong):
+    for check in (
+        _group_size,
+        _gate,
+        _budgets,
+        _sampling,
+        _engine,
+        _reuse,
+        _steps,
+        _best_metric,
+        _overlong,
+        _unused,
+        _warmups,
+    ):
         check(config)
 
 
@@ -118,6 +130,30 @@ def _overlong(config: RunConfig) -> None:
         _refuse(
             f"objective.overlong_cache is {objective.overlong_cache}, above conversation.rollout_tokens ({limit}), so the "
             f"penalty would begin below a length of 0; set it to 1 to {limit}, or to null for {limit // 5}"
+        )
+
+
+def _unused(config: RunConfig) -> None:
+    from winnowrl.configs.unused import unused_fields
+
+    for sentence in unused_fields(config):
+        _refuse(sentence)
+
+
+def _warmups(config: RunConfig) -> None:
+    learner, replay, num_steps = config.learner, config.selector.replay, config.run.num_steps
+    if num_steps == 0:
+        return
+    optimizer_steps = num_steps * learner.num_iterations * learner.num_minibatches
+    if learner.warmup_steps >= optimizer_steps:
+        _refuse(
+            f"learner.warmup_steps is {learner.warmup_steps} and the run has {optimizer_steps} optimizer steps: it would end "
+            "within its warm-up; lower learner.warmup_steps, or raise run.num_steps"
+        )
+    if replay.type != "none" and replay.warmup_steps > num_steps:
+        _refuse(
+            f"selector.replay.warmup_steps is {replay.warmup_steps}, above run.num_steps ({num_steps}): nothing would ever be "
+            "replayed; lower selector.replay.warmup_steps, or raise run.num_steps"
         )
 
 

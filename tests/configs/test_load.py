@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -105,6 +106,103 @@ def test_a_mistake_is_one_sentence_that_says_how_to_mend_it(overrides: list[str]
     with pytest.raises(ConfigError, match=sentence) as raised:
         load_config({}, overrides)
     assert len(str(raised.value).splitlines()) == 1
+
+
+# What sets a field, what decides that nothing reads it, and what makes something read it.
+UNUSED = [
+    (["objective.kl_type=k2"], "kl_coef is 0.0", ["objective.kl_coef=0.1"]),
+    (["objective.kl_ratio_weighted=true"], "kl_coef is 0.0", ["objective.kl_coef=0.1"]),
+    (["objective.regularize_zero_advantage=true"], "kl_coef is 0.0", ["objective.entropy_coef=0.1"]),
+    (
+        ["objective.correction_cap_high=5"],
+        "correction is none",
+        ["objective.correction=sequence_tis"],
+        ["objective.correction=none"],
+    ),
+    (
+        ["objective.correction_cap_low=0.1"],
+        "correction is none",
+        ["objective.correction=token_mis"],
+        ["objective.correction=none"],
+    ),
+    (
+        ["objective.advantage_eps=0.1"],
+        "advantage_scale is none",
+        ["objective.advantage_scale=batch"],
+        ["objective.loss_type=dr_grpo"],
+    ),
+    (["objective.advantage_std=sample"], "advantage_scale is none", [], ["objective.advantage_scale=none"]),
+    (["objective.overlong_cache=9"], "overlong_penalty is 0.0", ["objective.overlong_penalty=1"]),
+    (["learner.lora.alpha=4"], "lora.rank is 0", ["learner.lora.rank=2"]),
+    (["learner.lora.target_modules=[q_proj]"], "lora.rank is 0", ["learner.lora.rank=2"]),
+    (["learner.decays_embeddings=true"], "weight_decay is 0.0", ["learner.weight_decay=0.1"]),
+    (["selector.birth_logprobs=sampler"], "selector.type is all", ["selector.type=cbs", "objective.dual_clip=10"]),
+    (
+        ["selector.replay.priority_eps=0.1", "selector.replay.type=advantage_prioritized", "objective.dual_clip=10"],
+        "priority_exponent is 0.0",
+        [],
+        ["selector.replay.priority_exponent=0"],
+    ),
+    (["selector.ema_rate=0.5", "selector.type=cbs_star"], "ema_mode is none", [], ["selector.ema_mode=none"]),
+    (
+        ["selector.entropy_floor=1", "selector.type=cbs_star"],
+        "entropy_weight is 0.0",
+        [],
+        ["selector.entropy_weight=0"],
+    ),
+    (["checkpoint.best_mode=min"], "best_metric is null", ["checkpoint.best_metric=reward/mean"]),
+]
+
+
+@pytest.mark.parametrize("case", UNUSED, ids=lambda case: case[0][0])
+def test_a_field_that_nothing_reads_is_refused_with_what_would_read_it(case: tuple[Any, ...]) -> None:
+    given, sentence, mend, *spoil = case
+    with pytest.raises(
+        ConfigError, match=rf"^{given[0].partition('=')[0]} is .* but .*{sentence}, so nothing reads it"
+    ):
+        load_config({}, [*given, *(spoil[0] if spoil else [])])
+    load_config({}, [*given, *mend])
+
+
+def test_every_rule_of_an_unused_field_has_a_case_and_a_default_is_never_refused() -> None:
+    from winnowrl.configs.unused import RULES
+
+    assert {field for rule in RULES for field in rule.fields} == {case[0][0].partition("=")[0] for case in UNUSED}
+    spoilers = [item for case in UNUSED for item in (case[3] if len(case) > 3 else [])]
+    for spoiler in spoilers:
+        extra = ["selector.type=cbs_star"] if spoiler.startswith(("selector.ema", "selector.entropy")) else []
+        if "replay" in spoiler:
+            extra = ["selector.replay.type=advantage_prioritized", "objective.dual_clip=10"]
+        config = load_config({}, [*extra, spoiler])
+        # Written out, every default is given.
+        assert load_config(yaml.safe_load(config_to_yaml(config))) == config
+    # As run folders of earlier versions have it.
+    load_config({"objective": {"overlong_cache": 4096, "overlong_penalty": 0.0}})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["learner.warmup_steps=20"], "the run has 20 optimizer steps: it would end within its warm-up"),
+        (
+            ["learner.warmup_steps=80", "learner.num_iterations=2", "learner.num_minibatches=2"],
+            "has 80 optimizer steps",
+        ),
+        (["learner.warmup_steps=79", "learner.num_iterations=2", "learner.num_minibatches=2"], None),
+        (
+            ["selector.replay.type=advantage_prioritized", "objective.dual_clip=10", "run.num_steps=19"],
+            "ever be replayed",
+        ),
+        (["selector.replay.type=advantage_prioritized", "objective.dual_clip=10"], None),
+        (["learner.warmup_steps=5", "run.num_steps=0"], None),
+    ],
+)
+def test_a_warm_up_longer_than_the_run_is_refused(overrides: list[str], sentence: str | None) -> None:
+    if sentence is None:
+        load_config({}, overrides)
+    else:
+        with pytest.raises(ConfigError, match=sentence):
+            load_config({}, overrides)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType, SimpleNamespace, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
 
 _WORDS: dict[Any, str] = {
     int: "a whole number",
@@ -34,7 +35,7 @@ def check_arguments(creator: Callable[..., Any], arguments: Mapping[str, Any], w
     Raises:
         ValueError: a value of another type, or one that is no number where a number is wanted.
     """
-    annotations = _annotations(creator.__init__ if isinstance(creator, type) else creator)
+    annotations = _annotations(creator.__init__ if isinstance(creator, type) else creator)  # type: ignore[misc]
     for name, value in arguments.items():
         annotation = annotations.get(name, Any)
         if not _fits(value, annotation):
@@ -43,27 +44,30 @@ def check_arguments(creator: Callable[..., Any], arguments: Mapping[str, Any], w
             raise ValueError(f"{where}{name} is {value!r}; allowed: {_describe(annotation)}{hint}")
 
 
-def check_range(name: str, value: float, *, least: float = 0.0, most: float = math.inf) -> None:
+def check_range(name: str, value: float, *, least: float = 0, most: float = math.inf) -> None:
     """Refuse a number outside ``least`` to ``most``, and one that is not finite.
 
     Raises:
         ValueError: naming the argument, what came and what is allowed.
     """
-    if not least <= value <= most or not math.isfinite(value):
-        allowed = f"{least:g} or more" if math.isinf(most) else f"{least:g} to {most:g}"
+    if not least <= value <= most or value == math.inf:
+        allowed = f"{least} or more" if most == math.inf else f"{least} to {most}"
         raise ValueError(f"{name} is {value}; allowed: {allowed}")
 
 
 @lru_cache(maxsize=256)
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
     """Resolved one by one: a name that exists for type checkers alone leaves its parameter unchecked, and no other."""
-    found = {}
+    found: dict[str, Any] = {}
+    defaults = inspect.signature(function).parameters
     for name, annotation in getattr(function, "__annotations__", {}).items():
         holder = SimpleNamespace(__annotations__={name: annotation})
         try:
             found[name] = get_type_hints(holder, globalns=getattr(function, "__globals__", {}))[name]
         except Exception:  # noqa: BLE001 - an annotation is any expression of a stranger's
             continue
+        if name in defaults and defaults[name].default is None:
+            found[name] = Optional[found[name]]  # noqa: UP045 - what stands there may be any object
     return found
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sysconfig
+import traceback
 import warnings
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gymnasium
@@ -13,6 +17,7 @@ if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
 
 PLUGIN_GROUP = "gymnasium.envs"
+PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _loaded_plugins: set[str] = {"winnowrl.envs.registry:register_all"}
 
 # id -> (entry point, max_episode_steps)
@@ -68,19 +73,48 @@ def find_spec(env_id: str) -> EnvSpec:
     """The specification of ``env_id``; ``module:Namespace/Name-v0`` imports the module first.
 
     Raises:
-        ValueError: the module cannot be imported, or nothing is registered under the id.
+        ValueError: the module cannot be imported (the file and line at fault are named), or nothing is registered under
+            the id.
     """
     faults = load_plugins()
     module, colon, bare = env_id.rpartition(":")
+    if colon:
+        _import(module)
     try:
-        if colon:
-            importlib.import_module(module)
         return gymnasium.spec(bare)
-    except ImportError as error:
-        raise ValueError(f"module {module!r} cannot be imported: {error}") from None
     except gymnasium.error.Error as error:
         hint = f" ({'; '.join(faults)})" if faults else ""
         raise ValueError(f"{error}{hint}") from None
+
+
+def _import(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's module may raise anything, or leave
+        raise ValueError(f"module {module!r} cannot be imported: {describe_fault(error)}") from None
+
+
+def describe_fault(error: BaseException) -> str:
+    """What was raised, in one sentence, and by which of the user's lines."""
+    if error.__context__ is not None and "was raised from the environment creator" in str(error):
+        error = error.__context__  # Gymnasium raises it again, with all arguments appended and the lines lost
+    kind, said = type(error).__name__, " ".join(str(error).split())
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{kind}: {error.msg} ({error.filename}, line {error.lineno})"
+    told = f"{kind}: {said}" if said else kind
+    line = users_line(traceback.extract_tb(error.__traceback__))
+    return f"{told} ({line})" if line else told
+
+
+def users_line(frames: traceback.StackSummary) -> str:
+    """File and line of the last frame outside this package, Gymnasium and Python; empty without one.
+
+    A file of the user's goes before one of an installed package.
+    """
+    skipped = (PACKAGE, str(Path(gymnasium.__file__).parent), sysconfig.get_path("stdlib") + os.sep, "<")
+    others = [frame for frame in frames if not frame.filename.startswith(skipped)]
+    own = [frame for frame in others if not frame.filename.startswith(sysconfig.get_path("purelib"))] or others
+    return f"{own[-1].filename}, line {own[-1].lineno}" if own else ""
 
 
 def is_registered(env_id: str) -> bool:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 from winnowrl.configs.load import ConfigError
+from winnowrl.envs.arguments import check_arguments
 from winnowrl.envs.base import TextEnv
-from winnowrl.envs.registry import find_spec
+from winnowrl.envs.registry import describe_fault, find_spec
 from winnowrl.envs.tasks import Task, TaskSet
 
 if TYPE_CHECKING:
@@ -39,17 +40,17 @@ def make_env(config: EnvironmentConfig) -> TextEnv:
     try:
         spec = find_spec(config.id)
     except ValueError as error:
+        hint = "; `winnowrl env list` shows those there are, and module:Namespace/Name-v0 imports a module first"
         raise ConfigError(
-            f"environment.id is {config.id!r}, which Gymnasium does not know: {error}; `winnowrl env list` shows those there "
-            "are, and module:Namespace/Name-v0 imports a module first"
+            f"environment.id is {config.id!r}, which Gymnasium does not know: {error}{'' if ':' in config.id else hint}"
         ) from None
     _check_kwargs(spec, config)
     try:
         env = gymnasium.make(config.id, disable_env_checker=True, **config.kwargs).unwrapped
-    except (ValueError, FileNotFoundError, TypeError, RuntimeError) as error:
+    except (ValueError, FileNotFoundError, ImportError) as error:
         raise ConfigError(f"environment {config.id}: {error}") from None
-    except ImportError as error:
-        raise ConfigError(f"environment {config.id} cannot be made: {error}") from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's constructor may raise anything, or leave
+        raise ConfigError(f"environment {config.id} cannot be made: {describe_fault(error)}") from None
     if not isinstance(env, TextEnv):
         raise ConfigError(
             f"environment.id is {config.id!r}, a {type(env).__name__}; WinnowRL trains in environments of strings: subclass "
@@ -66,8 +67,8 @@ def load_task_sets(config: EnvironmentConfig) -> Tasks:
     """
     env = make_env(config)
     try:
-        train = _task_set(env, config.train_split, config.id)
-        heldout = _task_set(env, config.eval_split, config.id)
+        train = read_task_set(env, config.train_split, config.id)
+        heldout = read_task_set(env, config.eval_split, config.id)
     finally:
         env.close()
     if config.max_train_tasks is not None:
@@ -126,31 +127,42 @@ def check_prompt_lengths(tasks: Tasks, config: RunConfig, count_tokens: Callable
                 )
 
 
-def _task_set(env: TextEnv, split: str, env_id: str) -> TaskSet:
+def read_task_set(env: TextEnv, split: str, env_id: str) -> TaskSet:
+    """One task set of an environment, not empty.
+
+    Raises:
+        ConfigError: the environment has no such split, or its arguments give it no task.
+    """
     try:
         tasks = env.task_set(split)
-    except (ValueError, TypeError, FileNotFoundError) as error:
+        is_empty = len(tasks) == 0
+    except (ValueError, OSError, ImportError) as error:
         raise ConfigError(f"environment {env_id}: {error}; check environment.kwargs") from None
-    if len(tasks) == 0:
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's environment may raise anything, or leave
+        raise ConfigError(f"environment {env_id}: task_set({split!r}) raised {describe_fault(error)}") from None
+    if is_empty:
         raise ConfigError(f"environment {env_id}: split {split!r} holds no task; check environment.kwargs")
     return tasks
 
 
 def _check_kwargs(spec: Any, config: EnvironmentConfig) -> None:
-    """Name the argument that does not exist, and those that do."""
+    """Name the argument that does not exist, and those that do; and the one whose value is of another type."""
     import difflib
 
     entry = spec.entry_point
     if isinstance(entry, str):
         try:
             entry = gymnasium.envs.registration.load_env_creator(entry)
-        except ImportError as error:
-            raise ConfigError(f"environment {config.id} cannot be loaded: {error}") from None
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's module may raise anything, or leave
+            raise ConfigError(f"environment {config.id} cannot be loaded: {describe_fault(error)}") from None
     parameters = inspect.signature(entry).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for key in config.kwargs:
-        if key not in parameters:
+        if key not in parameters and not takes_any:
             close = difflib.get_close_matches(key, list(parameters), n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(parameters)}"
             raise ConfigError(f"environment.kwargs.{key}: {config.id} has no such argument; {hint}")
+    try:
+        check_arguments(entry, config.kwargs, "environment.kwargs.")
+    except ValueError as error:
+        raise ConfigError(str(error)) from None

@@ -32,6 +32,7 @@ class Taker:
         anything: Any = None,
         bare=None,  # type: ignore[no-untyped-def]
         unknown: Unknown = None,
+        old_style: int = None,  # type: ignore[assignment]
         nested: Mapping[str, list[int]] | None = None,
     ) -> None: ...
 
@@ -45,6 +46,7 @@ class Taker:
         ("text", ("", "no")),
         ("maybe", (None, 3)),
         ("choice", ("a", "b")),
+        ("old_style", (None, 3)),
         ("names", ([], ["a"], ("a",))),
         ("pair", ([1, "a"], (1, "a"))),
         ("options", (None, {}, {"a": 1})),

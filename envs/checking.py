@@ -6,8 +6,9 @@ import multiprocessing
 import pickle
 import statistics
 import time
+import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ import gymnasium
 from gymnasium import spaces
 
 from winnowrl.envs.base import TextEnv
-from winnowrl.envs.registry import find_spec
+from winnowrl.envs.registry import describe_fault, find_spec, users_line
 from winnowrl.envs.step_shape import CheckError, CheckWarning, check_info, check_step
 from winnowrl.envs.tasks import Task, TaskSet
 
@@ -57,6 +58,7 @@ class Subject:
     kwargs: dict[str, Any]
     step_times: list[float] = field(default_factory=list)
     reset_times: list[float] = field(default_factory=list)
+    has_tasks: bool = True
 
     def make(self) -> TextEnv:
         env = gymnasium.make(self.env_id, disable_env_checker=True, **self.kwargs).unwrapped
@@ -70,19 +72,29 @@ class Subject:
 
 
 def check_environment(env_id: str, kwargs: Mapping[str, Any] | None = None) -> list[CheckResult]:
-    """Run every check and return what each found; later ones are left out when the environment cannot be made.
+    """Run every check and return what each found.
+
+    The later ones are left out when the environment cannot be made, and when its tasks cannot be read: each would only
+    say so again. They run in this process; ``winnowrl env check`` runs them in another, with a deadline for each.
 
     Raises:
         ValueError: Gymnasium does not know ``env_id``.
     """
+    return list(run_checks(env_id, kwargs))
+
+
+def run_checks(
+    env_id: str, kwargs: Mapping[str, Any] | None = None, on_start: Callable[[str], None] = lambda name: None
+) -> Iterator[CheckResult]:
+    """As :func:`check_environment`, one by one; ``on_start`` is told the name of each check before it begins."""
     find_spec(env_id)
     subject = Subject(env_id, dict(kwargs or {}))
-    results = []
     for name, check in CHECKS.items():
-        results.append(_try(name, check, subject))
-        if name == FIRST and results[-1].status == "failed":
-            break
-    return results
+        on_start(name)
+        result = _try(name, check, subject)
+        yield result
+        if result.status == "failed" and (name == FIRST or not subject.has_tasks):
+            return
 
 
 def _try(name: str, check: Callable[[Subject], str], subject: Subject) -> CheckResult:
@@ -94,9 +106,17 @@ def _try(name: str, check: Callable[[Subject], str], subject: Subject) -> CheckR
         status, detail = "failed", str(error)
     except CheckWarning as error:
         status, detail = "warning", str(error)
+    except SystemExit as error:
+        status, detail = "failed", f"called {describe_exit(error)}; an environment must not end the process it runs in"
     except Exception as error:  # noqa: BLE001 - an environment under test may raise anything, and that is a finding
-        status, detail = "failed", f"raised {type(error).__name__}: {error}"
+        status, detail = "failed", f"raised {describe_fault(error)}"
     return CheckResult(name, status, detail, time.perf_counter() - started)
+
+
+def describe_exit(error: SystemExit) -> str:
+    """The call that ended the process, and its line."""
+    line = users_line(traceback.extract_tb(error.__traceback__))
+    return f"sys.exit({error.code!r})" + (f" ({line})" if line else "")
 
 
 def _check_made(subject: Subject) -> str:
@@ -131,9 +151,11 @@ def _check_task_sets(subject: Subject) -> str:
     sizes = {}
     seen: dict[str, dict[str, str]] = {}
     for split in ("train", "eval"):
+        subject.has_tasks = False
         tasks = env.task_set(split)
         if not isinstance(tasks, TaskSet) or len(tasks) == 0:
             raise CheckError(f"task_set({split!r}) gives {tasks!r}; return a TaskSet with at least one task")
+        subject.has_tasks = True
         sizes[split] = len(tasks)
         ids = {task.id for task in tasks}
         if len(ids) < len(tasks):
@@ -197,7 +219,7 @@ def _observe(pipe: Any, request: bytes) -> None:
         env = gymnasium.make(spec, disable_env_checker=True, **kwargs).unwrapped
         pipe.send((True, env.reset(seed=1, options={"task": task})[0]))
         env.close()
-    except Exception as error:  # noqa: BLE001 - told to the parent, which names it
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - told to the parent, which names it
         pipe.send((False, f"{type(error).__name__}: {error}"))
 
 
@@ -348,8 +370,8 @@ def _difference(first: str, second: str) -> str:
 FIRST = "made by Gymnasium"
 CHECKS: dict[str, Callable[[Subject], str]] = {
     FIRST: _check_made,
-    "Gymnasium's check_env": _check_gymnasium,
     "task sets": _check_task_sets,
+    "Gymnasium's check_env": _check_gymnasium,
     "pickling": _check_pickling,
     "one start for a group": _check_groups,
     "seeding": _check_seeding,

@@ -146,6 +146,33 @@ def test_an_environment_that_cannot_be_made_ends_the_checks() -> None:
     assert "max_operand is -1" in results[0].detail
 
 
+def test_tasks_that_cannot_be_read_end_the_checks() -> None:
+    results = check_environment("winnowrl/Math-v0", {"source": "/nonexistent.jsonl"})
+    assert [(result.name, result.status) for result in results] == [
+        ("made by Gymnasium", "passed"),
+        ("task sets", "failed"),
+    ]
+    assert "task file /nonexistent.jsonl does not exist" in results[1].detail
+
+
+@pytest.mark.parametrize("subject", [faulty(task_set=shared_tasks)], indirect=True)
+def test_tasks_that_can_be_read_and_are_wrong_do_not(subject: Subject) -> None:
+    results = check_environment(ENV_ID)
+    assert len(results) == len(CHECKS)
+
+
+def leaves(self: TextEnv, action: str) -> StepResult:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize("subject", [faulty(respond=leaves)], indirect=True)
+def test_an_environment_that_ends_its_process_fails_and_ends_nothing(subject: Subject) -> None:
+    results = {result.name: result for result in check_environment(ENV_ID)}
+    assert results["odd actions"].status == "failed"
+    assert "called sys.exit(3)" in results["odd actions"].detail
+    assert "must not end the process" in results["odd actions"].detail
+
+
 def test_an_unknown_id_is_the_callers_mistake() -> None:
     with pytest.raises(ValueError, match="nowhere"):
         check_environment("nowhere/Nothing-v0")

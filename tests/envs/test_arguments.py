@@ -32,7 +32,7 @@ class Taker:
         anything: Any = None,
         bare=None,  # type: ignore[no-untyped-def]
         unknown: Unknown = None,
-        old_style: int = None,  # type: ignore[assignment]
+        old_style: int = None,  # type: ignore[assignment]  # noqa: RUF013
         nested: Mapping[str, list[int]] | None = None,
     ) -> None: ...
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import queue
-import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import gymnasium
 
+from winnowrl.agents.collecting.threads import Threads
 from winnowrl.agents.errors import EnvironmentFailure
 from winnowrl.envs.registry import load_plugins, register_all
 
@@ -65,6 +64,7 @@ class ThreadLease:
     ) -> None:
         self._environment, self._free, self._threads = environment, free, threads
         self._last: asyncio.Future[Any] | None = None
+        self._is_released = False
 
     async def reset(self, seed: int, task: Any) -> Any:
         return await self._call(lambda: self._environment.reset(seed=seed, options={"task": task}))
@@ -77,81 +77,14 @@ class ThreadLease:
         return await self._last
 
     def release(self, *, is_sound: bool) -> None:
+        if self._is_released:
+            return
+        self._is_released = True
         # An instance whose last call was abandoned may still be stepping in its thread.
         if is_sound and (self._last is None or not self._last.cancelled()):
             self._free.append(self._environment)
-        elif self._last is None or not self._last.cancelled():
-            self._threads.submit(self._environment.close)
-
-
-class Threads:
-    """Daemon threads, one more whenever all are busy, up to ``limit``; one that hangs delays nobody's exit.
-
-    A call that was abandoned gives its place to a new thread, so hung environments do not use the pool up.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._work: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any], asyncio.AbstractEventLoop] | None]
-        self._work = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._num_threads = self._num_pending = 0
-
-    def submit(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Run ``work`` in a thread; the future holds what it returned or raised."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        future.add_done_callback(self._on_done)
-        with self._lock:
-            self._num_pending += 1
-            must_grow = self._num_pending > self._num_threads and self._num_threads < self._limit
-            if must_grow:
-                self._num_threads += 1
-        self._work.put((work, future, loop))
-        if must_grow:
-            threading.Thread(target=self._serve, name="winnowrl-env", daemon=True).start()
-        return future
-
-    def _on_done(self, future: asyncio.Future[Any]) -> None:
-        if not future.cancelled():
-            future.exception()
-            return
-        with self._lock:
-            self._limit += 1
-
-    def _serve(self) -> None:
-        while (item := self._work.get()) is not None:
-            work, future, loop = item
-            result, error = None, None
-            if not future.cancelled():
-                try:
-                    result = work()
-                except BaseException as raised:  # noqa: BLE001 - handed to the episode, which records it
-                    error = (
-                        raised
-                        if isinstance(raised, Exception)
-                        else EnvironmentFailure(f"{type(raised).__name__}: {raised}")
-                    )
-            with self._lock:
-                self._num_pending -= 1
-                if future.cancelled():
-                    self._limit -= 1
-            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
-                loop.call_soon_threadsafe(_settle, future, result, error)
-
-    def close(self) -> None:
-        """Let idle threads end; a busy one ends after its call."""
-        for _ in range(self._num_threads):
-            self._work.put(None)
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
+        else:
+            self._threads.submit_after(self._last, self._environment.close)
 
 
 class EnvironmentPool:

@@ -17,14 +17,15 @@ import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from winnowrl.agents.collecting.environments import EnvironmentPool, Threads
+from winnowrl.agents.collecting.environments import EnvironmentPool
+from winnowrl.agents.collecting.threads import Threads
 from winnowrl.agents.errors import EnvironmentFailure
 from winnowrl.agents.seeding import SeedStream, derive_seed
 from winnowrl.envs.base import StepResult, TextEnv
 from winnowrl.envs.tasks import Task, TaskSet
 
 sys.path.insert(0, str(Path(__file__).parent))
-importlib.import_module("collector_parts")
+parts = importlib.import_module("collector_parts")
 TASK = Task("t", "walk 1:")
 
 
@@ -95,6 +96,72 @@ def test_an_instance_whose_call_was_abandoned_is_never_lent_again() -> None:
     asyncio.run(play())
 
 
+class CountedEnv(parts.ThreadWalkEnv):  # type: ignore[misc, name-defined]
+    """Remembers who was closed, and whether in the middle of a call."""
+
+    reset_s = 0.0
+    closed: list[tuple[Any, bool]]
+    is_busy = False
+
+    def begin(self, task: Task) -> tuple[str, dict[str, Any]]:
+        self.is_busy = True
+        time.sleep(self.reset_s)
+        self.is_busy = False
+        return super().begin(task)  # type: ignore[no-any-return]
+
+    def respond(self, action: str) -> StepResult:
+        self.is_busy = True
+        result = super().respond(action)
+        self.is_busy = False
+        return result  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self.closed.append((self, self.is_busy))
+
+
+@pytest.mark.parametrize("what", ["step", "reset", "step in the queue", "nothing"])
+@pytest.mark.parametrize("when", ["at once", "when it has ended", "after the pool"])
+def test_an_abandoned_instance_is_closed_once_behind_its_call(
+    monkeypatch: pytest.MonkeyPatch, what: str, when: str
+) -> None:
+    gymnasium.registry.pop("collectortests/Counted-v0", None)
+    gymnasium.register("collectortests/Counted-v0", CountedEnv)
+    monkeypatch.setattr(CountedEnv, "closed", [], raising=False)
+
+    async def play() -> Any:
+        pool = EnvironmentPool("collectortests/Counted-v0")
+        threads = pool._threads = Threads(limit=1)
+        lease, other = await pool.acquire("g"), await pool.acquire("g")
+        await other.reset(3, TASK)
+        if "step" in what:
+            await lease.reset(3, TASK)
+        monkeypatch.setattr(CountedEnv, "reset_s", 0.2)
+        ahead = asyncio.create_task(other.step("sleep 0.2")) if "queue" in what else None
+        await asyncio.sleep(0)
+        begun = time.monotonic()
+        if what != "nothing":
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(lease.reset(3, TASK) if what == "reset" else lease.step("sleep 0.2"), 0.05)
+        if when == "when it has ended":
+            await asyncio.sleep(0.6)
+        if when == "after the pool":
+            await pool.close()
+        lease.release(is_sound=False)
+        lease.release(is_sound=False)
+        assert time.monotonic() - begun < 0.2 or when == "when it has ended"
+        if ahead is not None:
+            await ahead
+        other.release(is_sound=True)
+        await asyncio.sleep(0.5)
+        # None is left waiting, and an abandoned call has given its place back.
+        assert (threads._num_pending, threads._limit) == (0, 1)
+        await pool.close()
+        return lease._environment.unwrapped
+
+    instance = asyncio.run(play())
+    assert [is_busy for environment, is_busy in CountedEnv.closed if environment is instance] == [False]
+
+
 def test_abandoned_calls_do_not_use_the_threads_up() -> None:
     release = threading.Event()
 
@@ -118,11 +185,13 @@ def test_a_hung_thread_does_not_keep_the_process_from_ending(tmp_path: Path) -> 
     script = tmp_path / "hang.py"
     script.write_text(
         "import asyncio, time\n"
-        "from winnowrl.agents.collecting.environments import Threads\n"
+        "from winnowrl.agents.collecting.threads import Threads\n"
         "async def play():\n"
-        "    future = Threads(1).submit(lambda: time.sleep(600))\n"
+        "    threads = Threads(1)\n"
+        "    future = threads.submit(lambda: time.sleep(600))\n"
         "    await asyncio.sleep(0.05)\n"
         "    future.cancel()\n"
+        "    threads.submit_after(future, lambda: None)\n"
         "asyncio.run(play())\n"
     )
     begun = time.monotonic()

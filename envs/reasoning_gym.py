@@ -21,6 +21,7 @@ DEFAULT_PROMPT = "{problem}\n\nThink first, then give your final answer between 
 REWARDS = ("exact", "score")
 HELDOUT_FRACTION = 0.2
 DRAWS_PER_TASK = 20
+NUM_OTHERS = 12
 MAX_ANSWER_CHARS = 20_000
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.S)
@@ -36,7 +37,8 @@ class ReasoningGymEnv(TextEnv):
         num_train, num_eval: Most tasks of each split.
         seed: Seed of the generator. A task is held out when a hash of its question says so (a fifth are), whatever the
             seed: the splits never share one. A generator with few questions gives fewer tasks.
-        reward: ``exact``: 1 for full marks, else 0. ``score``: the marks, less what a garbage reply gets.
+        reward: ``exact``: 1 for full marks, else 0. ``score``: the marks, less the most that garbage gets (words, small
+            numbers, answers of other tasks), so that little is earned without reading the question.
         prompt_template: The first message, with ``{problem}`` in it.
         time_limit_s: Wall-clock seconds for scoring one reply; over it the verdict is undecided.
 
@@ -93,7 +95,8 @@ class ReasoningGymEnv(TextEnv):
         elif len(answer) > MAX_ANSWER_CHARS:
             verdict, score = Verdict("wrong", f"prediction beyond limits: {len(answer)} characters"), 0.0
         else:
-            job = entry_job(self.dataset, self.config, self.task.metadata["entry"], answer)
+            metadata = self.task.metadata
+            job = entry_job(self.dataset, self.config, metadata["entry"], answer, metadata["others"])
             reply = _pool.get().run(job, self.time_limit_s)
             verdict, score = Verdict(reply.status, reply.reason), reply.score  # type: ignore[arg-type]
         reward = float(verdict.is_correct) if self.reward == "exact" else score
@@ -107,7 +110,7 @@ class ReasoningGymEnv(TextEnv):
 
     def _draw(self) -> dict[str, TaskSet]:
         """Generate entries until both splits are full or the generator has no more new questions to give."""
-        tasks: dict[str, list[Task]] = {"train": [], "eval": []}
+        drawn: dict[str, list[tuple[int, str, dict[str, Any]]]] = {"train": [], "eval": []}
         seen: set[str] = set()
         for index, entry in self._entries():
             question = str(entry["question"])
@@ -115,14 +118,21 @@ class ReasoningGymEnv(TextEnv):
                 continue
             seen.add(question)
             split = "eval" if _is_held_out(question) else "train"
-            if len(tasks[split]) < self.counts[split]:
-                tasks[split].append(_task(self.dataset, index, question, entry))
-            if all(len(tasks[name]) >= count for name, count in self.counts.items()):
+            if len(drawn[split]) < self.counts[split]:
+                drawn[split].append((index, question, entry))
+            if all(len(drawn[name]) >= count for name, count in self.counts.items()):
                 break
-        for split, found in tasks.items():
+        for split, found in drawn.items():
             if not found:
                 raise ValueError(f"{self.dataset} gave no {split} task; give it a config with more different questions")
-        return {split: TaskSet(found, f"reasoning_gym/{self.dataset}/{split}") for split, found in tasks.items()}
+        answers = dict.fromkeys(entry["answer"] for _, _, entry in drawn["train"])
+        others = tuple(answer for answer in answers if isinstance(answer, str))[:NUM_OTHERS]
+        return {
+            split: TaskSet(
+                [_task(self.dataset, *each, others) for each in found], f"reasoning_gym/{self.dataset}/{split}"
+            )
+            for split, found in drawn.items()
+        }
 
     def _entries(self) -> Iterator[tuple[int, dict[str, Any]]]:
         import reasoning_gym
@@ -151,9 +161,10 @@ def close_pool() -> None:
     _pool.close()
 
 
-def _task(dataset: str, index: int, question: str, entry: dict[str, Any]) -> Task:
+def _task(dataset: str, index: int, question: str, entry: dict[str, Any], others: tuple[str, ...]) -> Task:
+    """A task carries the reference answers of other entries: what they earn here is earned without reading the question."""
     answer = entry["answer"]
-    metadata = MappingProxyType({"task_type": dataset, "entry": entry})
+    metadata = MappingProxyType({"task_type": dataset, "entry": entry, "others": others})
     return Task(f"{dataset}-{index}", question, None if answer is None else str(answer), metadata)
 
 

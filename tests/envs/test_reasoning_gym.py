@@ -15,7 +15,7 @@ pytest.importorskip("reasoning_gym")
 
 import winnowrl.envs  # noqa: F401 - registers the environments
 from winnowrl.envs.reasoning_gym import ReasoningGymEnv, close_pool, tagged_answer
-from winnowrl.envs.reasoning_gym_scorer import is_plain
+from winnowrl.envs.reasoning_gym_scorer import _differ, is_plain
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,6 +55,58 @@ def test_reference_answer_gets_full_marks_and_garbage_none(dataset: str) -> None
     # countdown gives garbage 0.01, prime_factorization raises, game_of_life_halting gives it full marks.
     reward, verdict = outcome(dataset, "garbage of another kind", reward="score")
     assert (reward, verdict.status) == (0.0, "wrong")
+
+
+@pytest.mark.parametrize("dataset", ["time_intervals", "polynomial_equations", "gcd", "letter_counting", "coin_flip"])
+def test_what_is_written_without_reading_the_question_earns_nothing(dataset: str) -> None:
+    # time_intervals gives 0.95 for any short time, polynomial_equations half for one of two roots, letter_counting and gcd
+    # a half for 10 when the answer is 1, coin_flip full marks for the beginning of the answer's decimals.
+    environment = ReasoningGymEnv(dataset, num_train=8, num_eval=1, reward="score")
+    for task in environment.task_set("train"):
+        typed = ("0", "1", "10", "0 days", "1 second", "00:00", *task.metadata["others"])
+        for reply in dict.fromkeys((*typed, task.answer or "")):
+            environment.reset(options={"task": task})
+            _, reward, _, _, info = environment.step(f"<answer>{reply}</answer>")
+            is_right = reply == task.answer or is_same_number(reply, task.answer or "")
+            assert reward == pytest.approx(float(is_right), abs=1e-9), (task.answer, reply, info["verdict"])
+
+
+def is_same_number(first: str, second: str) -> bool:
+    try:
+        return abs(float(first) - float(second)) <= 1e-4
+    except ValueError:
+        return False
+
+
+def test_the_floor_is_the_same_for_every_member_of_a_group() -> None:
+    # A close answer earns a part, and the same part every time, whichever process scores it.
+    environment = ReasoningGymEnv("time_intervals", num_train=8, num_eval=1, reward="score")
+    task = next(task for task in environment.task_set("train") if (task.answer or "").endswith(" days"))
+    close = f"{int((task.answer or '').split()[0]) + 1} days"
+    rewards = set()
+    for _ in range(4):
+        close_pool()
+        environment.reset(options={"task": task})
+        rewards.add(environment.step(f"<answer>{close}</answer>")[1])
+    assert len(rewards) == 1
+    assert 0 < rewards.pop() < 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "differ"),
+    [
+        ("0", "0.375", True),
+        ("3/8", "0.375", False),
+        ("1.0", "1", False),
+        ("-1", "1", True),
+        ("1/0", "1", None),
+        ("1e9", "1", None),
+        ("5 days", "5", None),
+        ("", "", None),
+    ],
+)
+def test_numbers_are_compared_by_value(first: str, second: str, differ: bool | None) -> None:
+    assert _differ(first, second) is differ
 
 
 @pytest.mark.parametrize("dataset", ["spiral_matrix", "countdown", "polynomial_multiplication"])
@@ -119,6 +171,10 @@ def test_only_literals_and_arithmetic_are_plain(answer: str, plain: bool) -> Non
         ({"reward": "marks"}, "reward is 'marks'; allowed: exact, score"),
         ({"num_train": 0}, "num_train is 0"),
         ({"time_limit_s": 0}, "time_limit_s is 0"),
+        ({"time_limit_s": "a"}, "time_limit_s is 'a'; allowed: a number"),
+        ({"num_train": 1.5}, "num_train is 1.5; allowed: a whole number"),
+        ({"seed": -1}, "seed is -1; allowed: 0 or more"),
+        ({"config": 3}, "config is 3; allowed: a mapping"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:

@@ -374,10 +374,33 @@ def test_plans_are_shared_between_members_of_a_group() -> None:
         ("```python\ndef f(x):\n    return", "def f(x):\n    return"),
         ("```python\ndef f(x): return 1```", "def f(x): return 1"),
         ("def f(x): return 1", "def f(x): return 1"),
+        ("1. Do:\n   ```python\n   def f(x):\n\n       return x\n   ```", "def f(x):\n\n    return x"),
+        ("- ```python\n  def f(x):\n      return x\n  ```", "def f(x):\n    return x"),
+        ("1. ```\n    def f(x):\n        return x\n    ```", "def f(x):\n    return x"),
+        ("\t```\n\tdef f(x):\n\t\treturn x\n\t```", "def f(x):\n\treturn x"),
+        ("  ```\ndef f(x):\n  return x\n  ```", "def f(x):\n  return x"),
+        # The body of a function whose head the problem gives: only what its fence is indented by comes off.
+        ("```python\n    return x\n```", "    return x"),
+        ("* ```python\n      return x\n  ```", "    return x"),
+        ("Here: ```python\n    return x\n```", "    return x"),
+        ("Call ```f(1)``` after this:\n```python\ndef f(x): return x\n```", "def f(x): return x"),
+        ("````python\ndef f(x): return x\n````", "def f(x): return x"),
     ],
 )
 def test_the_program_is_found_in_a_reply(reply: str, program: str) -> None:
     assert extract_program(reply, "f") == program
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["`", "```", "``` ", "```\n", "\n```", "\n ```a", "```" + " " * 500, "\n" + " " * 500, "- ", "def ", "</think>"],
+)
+@pytest.mark.parametrize("head", ["", "```", "```\n", " "])
+def test_a_reply_is_read_in_linear_time(unit: str, head: str) -> None:
+    reply = head + unit * (262_144 // len(unit))
+    started = time.process_time()
+    extract_program(reply, "f")
+    assert time.process_time() - started < 2.0
 
 
 def test_a_completion_is_a_whole_function_or_its_body() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from winnowrl.configs.sections.learner import LoraConfig
 from winnowrl.training.learner.lora import ADAPTER, lora_layers
-from winnowrl.training.learner.masters import dithered
+from winnowrl.training.learner.masters import dithered, dithered_bfloat16
 
 sys.path.insert(0, str(Path(__file__).parent))
 from learner_cases import make_batch, tiny_model
@@ -21,9 +21,13 @@ def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-def test_every_master_rounds_to_its_weight_and_lies_anywhere_around_it() -> None:
+@pytest.mark.parametrize("is_fast", [False, True])
+def test_every_master_rounds_to_its_weight_and_lies_anywhere_around_it(is_fast: bool) -> None:
     weight = torch.linspace(1.0, 1.9, 60_000).to(torch.bfloat16).float() * torch.tensor([0.25, -4.0]).repeat(30_000)
-    moved = dithered(weight, torch.bfloat16, generator())
+    if is_fast:
+        moved = dithered_bfloat16(weight.to(torch.bfloat16), generator())
+    else:
+        moved = dithered(weight, torch.bfloat16, generator())
     assert torch.equal(moved.to(torch.bfloat16).float(), weight)
     # Between 1 and 2 bfloat16 counts in steps of 2^-7.
     place = (moved - weight) / (torch.exp2(weight.abs().log2().floor()) * 2.0**-7)
@@ -42,6 +46,15 @@ def test_zeros_powers_of_two_and_what_is_no_bfloat16_number() -> None:
     for column, value in ((1, 1.0), (2, -0.5)):
         assert (moved[:, column].to(torch.bfloat16) == value).all()
         assert len(moved[:, column].unique()) > 500
+
+
+def test_fast_dither_keeps_zeros_and_every_exponent() -> None:
+    smallest, largest = 2.0**-133, torch.finfo(torch.bfloat16).max
+    weight = torch.tensor([[0.0, -0.0, smallest, -smallest, 1.0, largest, -largest]] * 101).to(torch.bfloat16)
+    moved = dithered_bfloat16(weight, generator())
+    assert torch.equal(moved.to(torch.bfloat16).view(torch.int16), weight.view(torch.int16))
+    assert not moved[:, :2].any()
+    assert torch.isfinite(moved).all()
 
 
 def arriving(*, is_dithered: bool, zero_stage: int = 0) -> float:

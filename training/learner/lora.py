@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from winnowrl.agents.seeding import derive_seed
-from winnowrl.training.learner.masters import dithered
+from winnowrl.training.learner.masters import dithered, dithered_bfloat16
 
 ADAPTER = "default"
 
@@ -95,4 +95,8 @@ def _merged(name: str, base: Tensor, delta: Tensor) -> Tensor:
     if base.dtype == torch.float32:
         return base + delta.float()
     generator = torch.Generator(device=base.device).manual_seed(derive_seed(0, "merge", name))
-    return (dithered(base.float(), base.dtype, generator) + delta.float()).to(base.dtype)
+    if base.dtype == torch.bfloat16:
+        start = dithered_bfloat16(base, generator)
+    else:
+        start = dithered(base.float(), base.dtype, generator)
+    return start.add_(delta).to(base.dtype)

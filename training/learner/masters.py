@@ -28,3 +28,25 @@ def dithered(weight: Tensor, dtype: torch.dtype, generator: torch.Generator) -> 
     offset = torch.rand(weight.shape, generator=generator, device=generator.device).to(weight.device).sub_(0.5)
     moved = offset.mul_(power).mul_(torch.finfo(dtype).eps).add_(weight)
     return torch.where(moved.to(dtype) == weight, moved, weight)
+
+
+def dithered_bfloat16(weight: Tensor, generator: torch.Generator) -> Tensor:
+    """The same for weights in bfloat16, several times as fast: for what is drawn again at every weight load.
+
+    A bfloat16 number is the upper half of a float32; every odd lower half, taken as signed, rounds back to it.
+
+    Args:
+        weight: bfloat16, any shape.
+        generator: Of the device of ``weight``.
+
+    Returns:
+        float32, of the shape of ``weight``; zeros stay as they are.
+    """
+    count = weight.numel()
+    words = torch.empty((count + 3) // 4, dtype=torch.int64, device=weight.device).random_(
+        -(2**63), None, generator=generator
+    )
+    lower = words.view(torch.int16)[:count].view(weight.shape).bitwise_or_(1)
+    lower.masked_fill_(weight == 0, 0)
+    upper = weight.contiguous().view(torch.int16).to(torch.int32).bitwise_left_shift_(16)
+    return upper.add_(lower).view(torch.float32)

@@ -8,17 +8,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import NoReturn
 
 from winnowrl.envs.math.exact import Number, numbers_equal, read_number
 from winnowrl.envs.math.policy import VerifierPolicy
-from winnowrl.envs.math.relations import FLIPPED, as_interval, named_values, oriented
+from winnowrl.envs.math.relations import (
+    FLIPPED,
+    as_interval,
+    as_set,
+    is_interval_union,
+    is_statement,
+    name_of,
+    named_values,
+    oriented,
+)
 from winnowrl.envs.math.shapes import Atom, Items, Relation, Shape, is_name, to_text
 from winnowrl.envs.math.units import read_quantity, units_conflict
-from winnowrl.envs.math.words import is_word, special_text, squeeze, words_of
+from winnowrl.envs.math.words import choice_of, is_empty_set, is_word, special_text, squeeze, words_of
 
 _SET_WORDS = re.compile(r"\\cup|\\cap|\\setminus|\\mathbb|\\emptyset|\\infty")
-UNORDERED = {"list", "set", "union"}
+UNORDERED = {"list", "set", "union", "either", "both"}
+_CLOCK_MINUTES = re.compile(r"\d\d")
 
 
 class NeedsAlgebra(Exception):  # noqa: N818 - a signal, not an error
@@ -49,6 +60,12 @@ class Comparison:
         named = self._same_names(gold, prediction)
         if named is not None:
             return named
+        if (
+            is_statement(gold)
+            and is_statement(prediction)
+            and (isinstance(gold, Items) or isinstance(prediction, Items))
+        ):
+            return self._same_statements(gold, prediction)
         if isinstance(gold, Relation) and isinstance(prediction, Relation):
             return self._same_relation(gold, prediction)
         if isinstance(prediction, Relation):
@@ -66,6 +83,10 @@ class Comparison:
         if gold.isdecimal() and prediction.isdecimal():
             return int(gold) == int(prediction)
         if squeeze(gold) == squeeze(prediction):
+            return True
+        if is_empty_set(gold) and is_empty_set(prediction):
+            return True
+        if (choice := choice_of(gold)) is not None and choice == choice_of(prediction):
             return True
         gold_words, predicted_words = words_of(gold), words_of(prediction)
         if is_word(gold) or is_word(prediction):
@@ -100,15 +121,40 @@ class Comparison:
         raise NeedsAlgebra
 
     def _same_items(self, gold: Items, prediction: Items) -> bool:
+        if (is_statement(gold) or is_statement(prediction)) and "list" not in (gold.kind, prediction.kind):
+            return self._mixed(gold, prediction)
         if gold.kind in UNORDERED and prediction.kind in UNORDERED:
             if "union" in (gold.kind, prediction.kind) and gold.kind != prediction.kind:
                 return self._mixed(gold, prediction)
             return self._same_unordered(gold, prediction) or (gold.kind == "union" and self._mixed(gold, prediction))
+        if gold.kind == "ratio" and prediction.kind == "ratio":
+            return self._same_ratio(gold, prediction)
         if gold.kind == "matrix" or prediction.kind == "matrix":
+            gold, prediction = as_column(gold, prediction), as_column(prediction, gold)
             return self._same_ordered(_as_rows(gold).items, _as_rows(prediction).items)
         if gold.kind != prediction.kind or gold.brackets != prediction.brackets:
             return self._mixed(gold, prediction) if "union" in (gold.kind, prediction.kind) else False
         return self._same_ordered(gold.items, prediction.items)
+
+    def _same_statements(self, gold: Shape, prediction: Shape) -> bool:
+        """Inequalities joined by words: the same ones in any order, or the same set of values of one name."""
+        if isinstance(gold, Items) and isinstance(prediction, Items) and gold.kind == prediction.kind:
+            is_same = self._same_unordered(gold, prediction)
+            if is_same:
+                return True
+        wanted, given = as_set(gold), as_set(prediction)
+        if wanted is None or given is None or name_of(gold) != name_of(prediction):
+            return False
+        return self.same(wanted, given)
+
+    def _same_ratio(self, gold: Items, prediction: Items) -> bool:
+        """Two terms may be scaled (6:8 is 3:4), unless the gold may be a time of day."""
+        if self._same_ordered(gold.items, prediction.items):
+            return True
+        if len(gold.items) != 2 or len(prediction.items) != 2 or _CLOCK_MINUTES.fullmatch(to_text(gold.items[1])):
+            return False
+        wanted, given = ratio_value(gold), ratio_value(prediction)
+        return wanted is not None and wanted == given
 
     def _same_names(self, gold: Shape, prediction: Shape) -> bool | None:
         """Values by name where both name them; else in the order of the names, if that is alphabetical. None: no names."""
@@ -193,14 +239,42 @@ class Comparison:
         return interval is not None and self.same(interval, prediction)
 
     def _mixed(self, gold: Shape, prediction: Shape) -> bool:
-        """Shapes of different kinds: a set of one against its member, and sets written in different ways."""
+        """Shapes of different kinds: a set of one against its member, a ratio against a fraction, sets written otherwise."""
+        if is_statement(gold) and self.policy.relations_as_intervals != "never":
+            wanted = as_set(gold)
+            return wanted is not None and self.same(wanted, prediction)
+        if is_statement(prediction):
+            given = as_set(prediction) if self.policy.relations_as_intervals == "both" else None
+            return given is not None and self.same(gold, given)
+        for one, other in ((gold, prediction), (prediction, gold)):
+            if isinstance(one, Items) and one.kind == "ratio" and isinstance(other, Atom):
+                number = read_number(other.text)
+                return number is not None and number.value == ratio_value(one)
         for one, other in ((gold, prediction), (prediction, gold)):
             if isinstance(one, Items) and one.kind == "set" and len(one.items) == 1 and isinstance(other, Atom):
                 return self.same(one.items[0], other) if one is gold else self.same(other, one.items[0])
+        if is_interval_union(gold) and is_interval_union(prediction):
+            return self.same_set(gold, prediction)
         gold_text, predicted_text = to_text(gold), to_text(prediction)
         if _SET_WORDS.search(gold_text) and _SET_WORDS.search(predicted_text):
             return self.same_set(gold, prediction)
         return False
+
+
+def ratio_value(ratio: Items) -> Fraction | None:
+    """What a ratio of two numbers comes to."""
+    if len(ratio.items) != 2:
+        return None
+    top, bottom = (read_number(to_text(item)) for item in ratio.items)
+    return top.value / bottom.value if top and bottom and bottom.value else None
+
+
+def as_column(one: Items, other: Items) -> Items:
+    """A point ``(1, 2)`` as the column vector that ``other`` is; anything else as it is."""
+    is_column = other.kind == "matrix" and all(isinstance(row, Items) and len(row.items) == 1 for row in other.items)
+    if is_column and len(other.items) > 1 and one.kind == "tuple" and one.brackets == "()":
+        return Items("matrix", "", tuple(Items("tuple", "[]", (item,)) for item in one.items))
+    return one
 
 
 def _as_rows(items: Items) -> Items:

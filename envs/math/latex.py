@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import re
 
-_UNICODE = {
-    "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "≤": r"\leq ",
-    "≥": r"\geq ", "≠": r"\neq ", "∈": r"\in ", "∪": r"\cup ", "∩": r"\cap ", "±": r"\pm ", "°": r"^{\circ}", "θ": r"\theta ",
-    "²": "^{2}", "³": "^{3}", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "∅": r"\emptyset ",
-    "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "…": r"\ldots ", "\u00a0": " ", "′": "'", "α": r"\alpha ", "√": r"\sqrt ",
-    "€": "", "£": "", "¥": "",
-}  # fmt: skip
-_UNICODE_TABLE = str.maketrans(_UNICODE)
+from winnowrl.envs.math.spelling import from_unicode, with_bars, with_usual_notation, without_styles
 
 _COMMANDS = {
     "dfrac": r"\frac", "tfrac": r"\frac", "cfrac": r"\frac", "le": r"\leq", "ge": r"\geq", "ne": r"\neq",
@@ -36,9 +29,9 @@ _FRAC_HALF_LOOSE = re.compile(rf"\\frac\s*(?:({_GROUP})\s*([0-9a-zA-Z])|([0-9a-z
 _SQRT_LOOSE = re.compile(r"\\sqrt\s*(\[[^\]]*\])?\s*([0-9a-zA-Z])")
 _SCRIPT_LOOSE = re.compile(r"([_^])\s*(-?\d+(?!\d*\.))")
 _UPRIGHT_LETTER = re.compile(r"\\text\s*\{([a-zA-Z])\s*\}")
-_UPRIGHT_NUMBER = re.compile(r"\\text\s*\{\s*(-?[\d.,/ ]+?)\s*\}")
 _OPERATOR_NAME = re.compile(r"\\operatorname\*?\s*\{\s*([a-zA-Z]+)\s*\}")
-_WORD_AND = re.compile(r",?\s*(?:\\text\s*\{\s*,?\s*(?:and|or)\s*,?\s*\}|(?<![\\\w])(?:and|or)(?!\w))\s*", re.I)
+_WORD_AND = re.compile(r",?\s*(?:\\text\s*\{\s*,?\s*(and|or)\s*,?\s*\}|(?<![\\\w])(and|or)(?!\w))\s*", re.I)
+_INEQUALITY = re.compile(r"[<>]|\\[lg]eq")
 _PERCENT_WORD = re.compile(
     r"\s*(?:\\text\s*\{\s*)?(?<![\\\w])(?:percent(?:age)?|pct)\b(?:\s*\})?|(?<=\d)\s*(?:percent(?:age)?|pct)\b", re.I
 )
@@ -79,19 +72,22 @@ def normalize(text: str) -> str:
     """
     text = _unwrap(re.sub(r"\s+", " ", text).strip())
     if not text.isascii():
-        text = text.translate(_UNICODE_TABLE)
+        text = from_unicode(text)
+    if ".." in text or "dots" in text:
+        text = with_bars(text)
     if not _NEEDS_WORK.search(text):
         return text.strip().rstrip(".").strip()
     text = text.replace(r"\$", "").replace("$", "")
     text = _THOUSANDS.sub("", text)
     text = _SPACE_COMMANDS.sub(" ", text)
+    text = without_styles(text)
     text = _OPERATOR_NAME.sub(r"\\\1 ", text)
     text = _COMMAND.sub(lambda match: _COMMANDS.get(match.group(1), match.group()), text)
     text = text.replace(r"\%", "%").replace("**", "^")
     text = _PERCENT_WORD.sub("%", text)
     text = _UPRIGHT_LETTER.sub(r" \1", text)
-    text = _UPRIGHT_NUMBER.sub(r" \1 ", text)
-    text = _WORD_AND.sub(", ", text)
+    text = with_usual_notation(text)
+    text = _WORD_AND.sub(_connective, text) if _INEQUALITY.search(text) else _WORD_AND.sub(", ", text)
     text = _from_code(text)
     # 30 degrees are a bare 30, but the sine of 30 degrees is not the sine of 30.
     text = _DEGREE.sub((lambda _: DEGREE) if TRIGONOMETRIC.search(text) else "", text)
@@ -102,7 +98,12 @@ def normalize(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip().rstrip(".,;").strip()
 
 
-_NEEDS_WORK = re.compile(r"[\\$*^_~%a-zA-Z({]|\s\s")
+_NEEDS_WORK = re.compile(r"^\]|\[$|[\\$*^_~%a-zA-Z({]|\s\s")
+
+
+def _connective(match: re.Match[str]) -> str:
+    r"""Between inequalities the word decides: ``x < 1 or x > 3`` and ``x > 1 and x < 3``."""
+    return r" \vee " if (match.group(1) or match.group(2)).lower() == "or" else r" \wedge "
 
 
 def _unwrap(text: str) -> str:

@@ -8,6 +8,9 @@ from winnowrl.envs.math.words import squeeze
 FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 
 
+INFINITY, MINUS_INFINITY = Atom(r"\infty"), Atom(r"-\infty")
+
+
 def as_interval(relation: Relation) -> Shape | None:
     """The interval that an inequality about one name describes, or None."""
     relation = oriented(relation)
@@ -18,14 +21,64 @@ def as_interval(relation: Relation) -> Shape | None:
         low, high = sides[0], sides[2]
         opening, closing = "[" if signs[0] == "<=" else "(", "]" if signs[1] == "<=" else ")"
     elif len(sides) == 2 and isinstance(sides[0], Atom) and is_name(sides[0].text):
-        low, high = Atom(r"-\infty"), sides[1]
+        low, high = MINUS_INFINITY, sides[1]
         opening, closing = "(", "]" if signs[0] == "<=" else ")"
     elif len(sides) == 2 and isinstance(sides[1], Atom) and is_name(sides[1].text):
-        low, high = sides[0], Atom(r"\infty")
+        low, high = sides[0], INFINITY
         opening, closing = "[" if signs[0] == "<=" else "(", ")"
     else:
         return None
     return Items("tuple", opening + closing, (low, high))
+
+
+def is_statement(shape: Shape) -> bool:
+    """True for an inequality, or several joined by "and" or "or"."""
+    if isinstance(shape, Relation):
+        return set(shape.signs) <= {"<", "<=", ">", ">="}
+    return isinstance(shape, Items) and shape.kind in ("either", "both")
+
+
+def as_set(statement: Shape) -> Shape | None:
+    """The interval, or the union of intervals, of inequalities about one name; None where there is no one name."""
+    if isinstance(statement, Relation):
+        return as_interval(statement)
+    if not isinstance(statement, Items) or name_of(statement) is None:
+        return None
+    intervals = [as_set(item) for item in statement.items]
+    if any(interval is None for interval in intervals):
+        return None
+    if statement.kind == "either":
+        return Items("union", "", tuple(interval for interval in intervals if interval is not None))
+    return _common(intervals[0], intervals[1]) if len(intervals) == 2 else None
+
+
+def _common(left: Shape | None, right: Shape | None) -> Shape | None:
+    """What two half-lines share: ``x > 2`` and ``x < 3``."""
+    if not isinstance(left, Items) or not isinstance(right, Items) or "union" in (left.kind, right.kind):
+        return None
+    if left.items[0] == MINUS_INFINITY:
+        left, right = right, left
+    if left.items[1] != INFINITY or right.items[0] != MINUS_INFINITY or left.items[0] == MINUS_INFINITY:
+        return None
+    return Items("tuple", left.brackets[0] + right.brackets[1], (left.items[0], right.items[1]))
+
+
+def name_of(statement: Shape) -> str | None:
+    """The one name that all inequalities of a statement are about."""
+    if isinstance(statement, Relation):
+        names = [side.text for side in statement.sides if isinstance(side, Atom) and is_name(side.text)]
+        return squeeze(names[0]) if len(names) == 1 else None
+    names = [name_of(item) or "" for item in statement.items] if isinstance(statement, Items) else []
+    return names[0] if len(set(names)) == 1 and names[0] else None
+
+
+def is_interval_union(shape: Shape) -> bool:
+    """An interval or a union of intervals."""
+    if not isinstance(shape, Items):
+        return False
+    if shape.kind == "union":
+        return all(map(is_interval_union, shape.items))
+    return shape.kind == "tuple" and len(shape.items) == 2
 
 
 def oriented(relation: Relation) -> Relation:

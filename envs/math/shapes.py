@@ -20,7 +20,10 @@ _RELATIONS = {
 _CODE_RELATIONS = (("<=", r"\leq "), (">=", r"\geq "), ("!=", r"\neq "), (":=", "="), ("==", "="))
 _GROUPED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!\d|,\d)")
 _THREE_NUMBERS = re.compile(r"\d{3}(?:,\d{3}){2,}")
-_MATRIX = re.compile(r"\s*\\begin\s*\{([pbB]?matrix|smallmatrix|array)\}(?:\s*\{[lcr|]*\})?(.*)\\end\s*\{\1\}\s*", re.S)
+_MATRIX = re.compile(
+    r"([^&,=<>]*?)(?:\\cdot|\\times)?\s*\\begin\s*\{([pbB]?matrix|smallmatrix|array)\}(?:\s*\{[lcr|]*\})?(.*)\\end\s*\{\2\}\s*",
+    re.S,
+)
 _NAME = re.compile(
     r"(?:\\?[a-zA-Z]+'*|\\text ?\{[^{}]*\}|\\(?:mathbf|mathbb|mathcal|vec|hat|bar|overline) ?\{[^{}]*\})"
     r"(?:_(?:\w|\{[^{}]*\}))?(?:\^\{?[*nkm\\prime]+\}?)?(?: ?\([^()=]*\))?"
@@ -40,7 +43,8 @@ class Items:
     """Several shapes together.
 
     Attributes:
-        kind: ``list`` (bare commas), ``set``, ``union`` (unordered), or ``tuple``, ``ratio``, ``matrix`` (ordered).
+        kind: ``list`` (bare commas), ``set``, ``union``, ``either`` and ``both`` (statements joined by a word; all these
+            unordered), or ``tuple``, ``ratio``, ``matrix`` (ordered).
         brackets: The two delimiters of a tuple or interval, such as ``[)``; empty for other kinds.
         items: The parts.
     """
@@ -157,6 +161,12 @@ def to_text(shape: Shape) -> str:
 
 
 def _read(text: str) -> Shape:
+    for sign, kind in ((r"\vee", "either"), (r"\wedge", "both")):
+        parts = _split(text, {sign})
+        if len(parts) > 1:
+            shapes = tuple(map(_read, parts))
+            is_statement = all(isinstance(shape, Relation) for shape in shapes)
+            return Items(kind, "", shapes) if is_statement else _read(text.replace(sign, ","))
     parts = _split(text, {",", ";"})
     if len(parts) > 1:
         return _read_list(parts)
@@ -192,8 +202,8 @@ def _read_single(text: str) -> Shape:
 
 
 def _bracketed(text: str) -> Shape | None:
-    if matrix := _MATRIX.fullmatch(text):
-        return _matrix(matrix.group(2))
+    if r"\begin" in text and (matrix := _MATRIX.fullmatch(text)):
+        return _matrix(matrix.group(3), matrix.group(1).strip())
     tokens = _TOKEN.findall(text)
     if len(tokens) < 2 or tokens[0] not in {"(", "[", r"\{", "{", r"\langle"} or not _encloses(tokens):
         return None
@@ -223,11 +233,14 @@ def _encloses(tokens: Sequence[str]) -> bool:
     return False
 
 
-def _matrix(body: str) -> Shape | None:
+def _matrix(body: str, factor: str) -> Shape | None:
+    if r"\begin" in body:
+        return None
+    before = factor if factor in ("", "-") else rf"({factor}) \cdot "
     rows = [row for row in re.split(r"\\\\(?:\s*\[[^\]]*\])?", body) if row.strip()]
     if not rows or len(rows) > MAX_ITEMS:
         return None
-    cells = [[_read_single(cell) for cell in row.split("&")] for row in rows]
+    cells = [[_read_single(f"{before}({cell})" if before else cell) for cell in row.split("&")] for row in rows]
     return Items("matrix", "", tuple(Items("tuple", "[]", tuple(row)) for row in cells))
 
 

@@ -7,6 +7,7 @@ grammar, and identities are tested by evaluating the parsed trees to many digits
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -17,7 +18,8 @@ from winnowrl.envs.math.compare import Comparison, GoldUnreadable
 from winnowrl.envs.math.exact import MIN_SIGNIFICANT, Number, cuts_to, rounds_alike, rounds_to
 from winnowrl.envs.math.grammar import Unreadable, read_expression
 from winnowrl.envs.math.identity import PointTest, TooLarge, check_size, has_value, is_undefined, with_real_roots
-from winnowrl.envs.math.shapes import Relation, Shape, to_text
+from winnowrl.envs.math.relations import is_interval_union
+from winnowrl.envs.math.shapes import Items, Relation, Shape, to_text
 
 _DECIMAL = re.compile(r"\d*\.\d")
 _LOGARITHM = re.compile(r"\\log(?![a-z_ ]*_)(?!\s*_)")
@@ -50,6 +52,8 @@ class SymbolicComparison(Comparison):
         return ratio is not None and (ratio > 0 or gold.signs[0] in ("=", "!="))
 
     def same_set(self, gold: Shape, prediction: Shape) -> bool:
+        if is_interval_union(gold) and is_interval_union(prediction):
+            return bool(self._interval_set(gold, self._read_gold) == self._interval_set(prediction, read_expression))
         left, right = self._read_gold(to_text(gold)), read_expression(to_text(prediction))
         return bool(
             math_verify_grade(
@@ -59,6 +63,15 @@ class SymbolicComparison(Comparison):
                 allow_set_relation_comp=self.policy.relations_as_intervals == "both",
             )
         )
+
+    def _interval_set(self, shape: Shape, read: Callable[[str], Any]) -> Any:
+        assert isinstance(shape, Items)
+        if shape.kind == "union":
+            return sympy.Union(*(self._interval_set(item, read) for item in shape.items))
+        low, high = (read(to_text(item)) for item in shape.items)
+        check_size(low)
+        check_size(high)
+        return sympy.Interval(low.doit(), high.doit(), shape.brackets[0] == "(", shape.brackets[1] == ")")
 
     def _read_gold(self, text: str) -> Any:
         try:

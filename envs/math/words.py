@@ -9,7 +9,9 @@ _FREE_SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 _ONE_BRACED = re.compile(r"\{(\w)\}")
 _ARTICLE = re.compile(r"^(?:an?|the) (?=\w)")
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
-_CHOICE = re.compile(r"\(?([A-Z])\)?")
+_CHOICE = re.compile(r"(?:(?i:option|choice) )?\(?([A-Z])\)?")
+_LABELLED = re.compile(r"(?:\(([A-J])\)[.:]?|([A-J])[).:])(\s*)\S")
+_NO_SOLUTION = {"no solution", "no solutions", "no real solution", "no real solutions", "none", "empty set"}
 
 
 def squeeze(text: str) -> str:
@@ -48,3 +50,19 @@ def special_text(text: str) -> bool:
     if text in (r"\ldots", "") or re.fullmatch(r"[0-9A-F]+_\{?\d+\}?", text):
         return True
     return re.fullmatch(r"[A-Za-z]{2,}\d+[A-Za-z0-9]*", text) is not None
+
+
+def choice_of(text: str) -> str | None:
+    """The letter of a choice that is written alone or before what it stands for: ``(C)``, ``\\text{(C) }5``, ``C) 5``."""
+    plain = _TEXT.sub(r"\1", text).strip()
+    if match := _CHOICE.fullmatch(plain.strip(".")):
+        return match.group(1)
+    match = _LABELLED.match(plain)
+    if match is None or not (match.group(3) or r"\text" in text):
+        return None
+    return match.group(1) or match.group(2)
+
+
+def is_empty_set(text: str) -> bool:
+    """True for the empty set as a sign or in words."""
+    return squeeze(text) in (r"\emptyset", r"\{\}") or words_of(text) in _NO_SOLUTION

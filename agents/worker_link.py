@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -23,12 +22,16 @@ import psutil
 
 from winnowrl.agents.env_worker import HEADER, write_frame
 from winnowrl.agents.errors import DeadlineExceeded, EnvironmentFailure, RolloutError
+from winnowrl.envs.isolation.output import OutputFile
 
 if TYPE_CHECKING:
     from winnowrl.agents.workers import ProcessLease
 
 START_DEADLINE_S = 120.0
 CLOSE_DEADLINE_S = 2.0
+# A worker that prints without end is looked at this often while it computes, and after each of its answers.
+TRIM_EVERY_S = 1.0
+LAST_WORDS_BYTES = 1000
 MARK = "WINNOWRL_WORKER"
 # The child imports from where the parent does, so that environments of a script's own folder are found.
 _BOOTSTRAP = (
@@ -69,7 +72,7 @@ class EnvWorker(asyncio.Protocol):
         self.free_slots: list[int] = []
         self.num_slots = 0
         self.leases: set[ProcessLease] = set()
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - unnamed: it goes with the worker
+        self._output = OutputFile()
         self._parent_socket, child_socket = socket.socketpair()
         self._parent_socket.setblocking(False)
         child_lifeline, self._lifeline = os.pipe()
@@ -86,8 +89,8 @@ class EnvWorker(asyncio.Protocol):
                 ],
                 pass_fds=(child_socket.fileno(), child_lifeline),
                 stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._output,
+                stdout=self._output.fileno(),
+                stderr=self._output.fileno(),
                 start_new_session=True,
                 env={**os.environ, MARK: self._mark},
             )
@@ -95,6 +98,7 @@ class EnvWorker(asyncio.Protocol):
             child_socket.close()
             os.close(child_lifeline)
         self._starting = self._loop.create_task(self._start(setup))
+        self._trimming = self._loop.call_later(TRIM_EVERY_S, self._trim)
 
     async def _start(self, setup: dict[str, Any]) -> None:
         # The connection is a socketpair, so this completes without waiting for the child.
@@ -148,7 +152,12 @@ class EnvWorker(asyncio.Protocol):
             self._transport.write(write_frame((request.operation, request.arguments)))
             return
 
+    def _trim(self) -> None:
+        self._output.trim()
+        self._trimming = self._loop.call_later(TRIM_EVERY_S, self._trim)
+
     def _receive(self, frame: Any) -> None:
+        self._output.trim()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -194,9 +203,7 @@ class EnvWorker(asyncio.Protocol):
             how = f"was killed by {signal.Signals(-code).name}"
         else:
             how = "closed its connection" if code is None else f"exited with code {code}"
-        size = self._output.seek(0, os.SEEK_END)
-        self._output.seek(max(0, size - 1000))
-        last_words = self._output.read().decode(errors="replace").strip()
+        last_words = self._output.end(LAST_WORDS_BYTES).decode(errors="replace").strip()
         return f"its worker {how}" + (f"; it last wrote: {last_words}" if last_words else "")
 
     def _release(self) -> None:
@@ -204,6 +211,7 @@ class EnvWorker(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         self._starting.cancel()
+        self._trimming.cancel()
         if self._transport is not None:
             self._transport.abort()
         else:

@@ -1,1 +1,1 @@
-"""Work on untrusted text in processes that can be killed: a pool with hard deadlines and the server its workers run."""
+"""Work in processes that can be killed: a pool with hard deadlines, the server its workers run, what children print."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
@@ -41,6 +42,12 @@ class ObeyEnv(TextEnv):
         if action == "exit":
             print("my last words", flush=True)
             os._exit(7)
+        if action == "chat":
+            print("x" * 300_000, flush=True)
+        if action == "flood":
+            until = time.monotonic() + 1.0
+            while time.monotonic() < until:
+                subprocess.run(["echo", "y" * 100_000])
         if action.startswith("sleep"):
             time.sleep(float(action.split()[1]))
         if action == "spawn":
@@ -188,6 +195,45 @@ def test_a_crash_names_how_the_worker_died_and_what_it_last_wrote(env_id: str) -
         assert not psutil.Process().children()
 
     asyncio.run(play())
+
+
+def printed_bytes(worker: Any) -> int:
+    return os.fstat(worker._output.fileno()).st_size
+
+
+def test_what_a_worker_prints_does_not_pile_up_and_its_last_words_are_kept(env_id: str) -> None:
+    async def play() -> None:
+        pool = make_pool(env_id)
+        lease = await pool.acquire("g")
+        await lease.reset(1, TASK)
+        for _ in range(20):
+            await lease.step("chat")
+            # A mebibyte, and what one step adds.
+            assert printed_bytes(lease.worker) < (1 << 20) + 400_000
+        with pytest.raises(EnvironmentFailure, match=r"(?s)exited with code 7; it last wrote: x+\s+my last words"):
+            await lease.step("exit")
+        await pool.close()
+
+    asyncio.run(play())
+
+
+def test_what_one_step_prints_is_cut_while_it_runs(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("winnowrl.agents.worker_link.TRIM_EVERY_S", 0.05)
+
+    async def play() -> list[int]:
+        pool = make_pool(env_id)
+        lease = await pool.acquire("g")
+        await lease.reset(1, TASK)
+        step, sizes = asyncio.ensure_future(lease.step("flood")), [0]
+        while not step.done():
+            sizes.append(printed_bytes(lease.worker))
+            await asyncio.sleep(0.01)
+        await step
+        await pool.close()
+        return sizes
+
+    sizes = asyncio.run(play())
+    assert any(later < earlier for earlier, later in itertools.pairwise(sizes[:-1]))
 
 
 def test_an_environment_that_does_not_repeat_itself_cannot_be_restored(env_id: str) -> None:

@@ -16,8 +16,11 @@ from typing import Any
 
 from winnowrl.envs.code.execution import Limits
 from winnowrl.envs.code.sandbox import Sandbox, SandboxFailureError, SandboxKind, fill
+from winnowrl.envs.isolation.output import OutputFile
 
 SERVER_LIMITS = Limits(disk_mb=1)
+# Well below the largest file the sandbox may write, or a judge that warns would fail what it judges.
+COMPLAINTS_BYTES = 64 << 10
 
 
 class JudgeServer:
@@ -27,13 +30,13 @@ class JudgeServer:
         self.process_id = os.getpid()
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._complaints = os.memfd_create("winnowrl-judge", os.MFD_CLOEXEC)
+        self._complaints = OutputFile(COMPLAINTS_BYTES)
         config = {"control": theirs.fileno()}
         modules = ("wire", "candidate", "judge")
         with theirs:
             # Started by whichever thread came first, it must outlive that thread; it ends when the socket closes.
             self._sandbox = Sandbox(
-                modules, "serve", config, SERVER_LIMITS, [theirs.fileno()], self._complaints, kind, False
+                modules, "serve", config, SERVER_LIMITS, [theirs.fileno()], self._complaints.fileno(), kind, False
             )
 
     @property
@@ -50,24 +53,25 @@ class JudgeServer:
         try:
             fill(message, marshal.dumps(job))
             with self._lock:
+                self._complaints.trim()
                 socket.send_fds(self._control, [b"job"], [channel, verdict, message, lifeline])
         except OSError as error:
             raise SandboxFailureError(
-                f"the sandbox of the tests is gone: {self.complaints().decode() or error}"
+                f"the sandbox of the tests is gone: {self.complaints().decode(errors='replace') or error}"
             ) from error
         finally:
             os.close(message)
 
     def complaints(self) -> bytes:
-        """The end of what it printed, which is nothing unless something is wrong."""
-        return os.pread(self._complaints, 4096, max(0, os.fstat(self._complaints).st_size - 4096))
+        """The end of what it wrote to standard error, which is nothing unless something is wrong."""
+        return self._complaints.end()
 
     def close(self) -> None:
         """End it and every judge in it; calling it twice is fine."""
         if self._control.fileno() >= 0 and self.process_id == os.getpid():
             self._control.close()
             self._sandbox.kill()
-            os.close(self._complaints)
+            self._complaints.close()
 
 
 _servers: dict[SandboxKind, JudgeServer] = {}

@@ -305,6 +305,15 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_what_tests_print_never_fails_a_program(stream: str) -> None:
+    # Each run prints 0.3 MB, and the tests' sandbox may hold no file above 1 MiB.
+    tests = f"import sys\ndef check(f):\n    print('x' * 300_000, file=sys.{stream})\n    assert f(1) == 2\ncheck(f)\n"
+    results = [run_tests("def f(x):\n    return x + 1\n", tests, "f") for _ in range(6)]
+    assert [(result.status, result.failures) for result in results] == [("passed", ())] * 6
+    assert len(get_judge_server("bubblewrap").complaints()) <= 4096
+
+
 def test_no_descriptor_stays_open() -> None:
     run_tests("def f(x): return x", "assert f(1) == 1", "f")
     before = len(os.listdir("/proc/self/fd"))

@@ -13,9 +13,11 @@ from winnowrl.agents.ledger import Ledger
 from winnowrl.agents.seeding import derive_seed
 from winnowrl.configs.load import ConfigError
 from winnowrl.gates import AuditLedger, build_allocator, build_audit, build_gate
+from winnowrl.training.adapter_targets import check_adapter_targets
 from winnowrl.training.preflight import Tasks, check_gate_turn, check_prompt_lengths, load_task_sets, make_env
 from winnowrl.training.selection.build import build_selector
 from winnowrl.training.task_cursor import TaskCursor
+from winnowrl.training.trackers import check_trackers
 
 if TYPE_CHECKING:
     from winnowrl.configs.schema import RunConfig
@@ -77,6 +79,18 @@ def lay_foundations(config: RunConfig) -> Foundations:
 
     check_prompt_lengths(tasks, config, count_tokens)
     return Foundations(tasks, model_path, tokenizer, conversations)
+
+
+def lay_training_foundations(config: RunConfig) -> Foundations:
+    """As :func:`lay_foundations`, with what training alone needs: trackers, and the layers that get adapters.
+
+    Raises:
+        ConfigError: one clear sentence.
+    """
+    check_trackers(config.run.trackers)
+    foundations = lay_foundations(config)
+    check_adapter_targets(config.learner.lora, foundations.model_path)
+    return foundations
 
 
 def reply_sampling(

@@ -21,10 +21,10 @@ BASE_BYTES = int(2.4 * GIB)
 
 def print_dry_run(config: RunConfig, name: str, console: RunConsole | None = None) -> None:
     """Check everything that can be checked and print the configuration with its derived numbers."""
-    from winnowrl.training.components import lay_foundations
+    from winnowrl.training.components import lay_training_foundations
 
     console = console or RunConsole()
-    foundations = lay_foundations(config)
+    foundations = lay_training_foundations(config)
     console.say(f"# {name}: the resolved configuration")
     console.say(config_to_yaml(config))
     rows = [[label, value] for label, value in derived_numbers(config, foundations).items()]

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from winnowrl.training.checkpoint import Checkpoint
     from winnowrl.training.loop import TrainingLoop
 
-# What a resumed run may change: nothing that decides the steps already made.
+# What a resumed run may change: nothing that decides the steps already made. Another run.num_steps stretches or shortens a
+# learning-rate schedule for the steps to come, which is said.
 RESUMABLE = ("run.num_steps", "checkpoint.", "evaluation.", "diagnostics.", "run.trackers", "collector.report_every_s")
 
 
@@ -41,14 +42,14 @@ def train(
     Raises:
         ConfigError: the user's mistake, before any model is loaded.
     """
-    from winnowrl.training.components import lay_foundations
+    from winnowrl.training.components import lay_training_foundations
 
     loaded = config if isinstance(config, RunConfig) else load_config(config, overrides)
     if isinstance(config, str | Path):
         name = Path(config).stem
     console = console or RunConsole()
     with console.phase("checking"):
-        foundations = lay_foundations(loaded)
+        foundations = lay_training_foundations(loaded)
     folder = RunFolder.create(loaded, name)
     with folder.locked():
         return _run(loaded, folder, foundations, console, is_resumed=False)
@@ -71,22 +72,32 @@ def resume(run: str | Path, overrides: Sequence[str] = (), *, console: RunConsol
 
 
 def _resume(folder: RunFolder, overrides: Sequence[str], console: RunConsole) -> dict[str, Any]:
-    from winnowrl.training.components import lay_foundations
+    from winnowrl.training.components import lay_training_foundations
 
     config = load_config(folder.path / "config.yaml", overrides)
-    _refuse_fewer_steps(folder, config)
+    _check_num_steps(folder, config, console)
     with console.phase("checking"):
-        foundations = lay_foundations(config)
+        foundations = lay_training_foundations(config)
     if overrides:
         folder.write_text("config.yaml", config_to_yaml(config))
     return _run(config, folder, foundations, console, is_resumed=True)
 
 
-def _refuse_fewer_steps(folder: RunFolder, config: RunConfig) -> None:
+def _check_num_steps(folder: RunFolder, config: RunConfig, console: RunConsole) -> None:
+    """Refuse fewer steps than were made, and say what another number does to the learning rate."""
     from winnowrl.training.loop import latest_checkpoint
 
     checkpoint = latest_checkpoint(folder.path)
-    if checkpoint is not None and checkpoint.step > config.run.num_steps:
+    if checkpoint is None:
+        return
+    earlier, now = load_config(folder.path / "config.yaml").run.num_steps, config.run.num_steps
+    if checkpoint.step <= now != earlier and config.learner.schedule != "constant":
+        console.warn(
+            f"run.num_steps is {now} instead of {earlier}, and learner.schedule {config.learner.schedule} goes over the whole "
+            f"run: after step {checkpoint.step} the learning rate jumps to that of a run of {now} steps, and the result is "
+            "not what such a run gives from its start"
+        )
+    if checkpoint.step > now:
         raise ConfigError(
             f"run.num_steps is {config.run.num_steps}, but {folder.path} is at step {checkpoint.step} already; give "
             f"{checkpoint.step} or more"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
+
+from winnowrl.configs.load import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +42,7 @@ class WandbLikeTracker:
     def __init__(self, module: str, folder: Path, config: Mapping[str, Any]) -> None:
         from importlib import import_module
 
-        try:
-            self._client = import_module(module)
-        except ImportError:
-            raise ValueError(f"run.trackers names {module!r}, which needs: pip install 'winnowrl[trackers]'") from None
+        self._client = import_module(module)
         self._client.init(project="winnowrl", name=folder.name, config=dict(config))
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
@@ -50,6 +50,23 @@ class WandbLikeTracker:
 
     def close(self) -> None:
         self._client.finish()
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Refuse trackers that are not installed; TensorBoard may be missing.
+
+    Raises:
+        ConfigError: naming the tracker and what to install.
+    """
+    for name in names:
+        if name == "tensorboard":
+            continue
+        spec = find_spec(name)
+        # A folder of that name, such as wandb leaves where it ran, is found as well.
+        if spec is None or spec.origin is None:
+            raise ConfigError(
+                f"run.trackers names {name!r}, which is not installed; run `pip install 'winnowrl[trackers]'`, or take it out"
+            )
 
 
 def build_trackers(names: Sequence[str], folder: Path, config: Mapping[str, Any], first_step: int = 0) -> list[Tracker]:

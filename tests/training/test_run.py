@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from winnowrl.configs.load import ConfigError
 from winnowrl.training.batch import NonFiniteUpdateError
 from winnowrl.training.evaluate_command import EvaluationRequest, run_evaluation
 from winnowrl.training.run import resume, train
+from winnowrl.training.trackers import check_trackers
 
 SUPPORT = Path(__file__).parents[1] / "support"
 # Wall-clock figures and memory differ from run to run; everything else must not.
@@ -234,11 +236,19 @@ def _rows(path: Path, *rows: dict[str, Any]) -> str:
         (["gate.turn=3"], "gate.type"),
         (["engine.type=openai"], "engine.type"),
         (["selector.type=cbs"], "objective.dual_clip"),
+        (["run.trackers=[wandb]"], "run.trackers names 'wandb', which is not installed"),
+        (["learner.lora={rank: 2, target_modules: [q_proj, nope]}"], "target_modules names 'nope'; allowed: "),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(
-    overrides: list[str], sentence: str, tiny_model_path: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    overrides: list[str],
+    sentence: str,
+    tiny_model_path: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)  # not installed
     path = write_config(tmp_path / "c.yaml", tiny_config(tiny_model_path, tmp_path / "runs"))
     assert _main("train", path, *overrides) == 2
     error = capfd.readouterr().err.strip()
@@ -267,6 +277,38 @@ def test_bad_task_files_are_named(
     error = capfd.readouterr().err
     assert sentence in error
     assert "tasks.jsonl" in error
+
+
+def test_a_folder_named_like_a_tracker_is_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As wandb leaves one where it ran.
+    (tmp_path / "winnow_tracker").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match="'winnow_tracker', which is not installed"):
+        check_trackers(["tensorboard", "winnow_tracker"])
+    (tmp_path / "winnow_tracker" / "__init__.py").touch()
+    importlib.invalidate_caches()
+    check_trackers(["winnow_tracker"])
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [("run.trackers=[trackio]", "not installed"), ("learner.lora={rank: 1, target_modules: [nope]}", "names 'nope'")],
+)
+def test_a_dry_run_checks_what_training_alone_needs(
+    override: str,
+    sentence: str,
+    tiny_model_path: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    path = write_config(tmp_path / "c.yaml", tiny_config(tiny_model_path, tmp_path))
+    assert _main("train", path, "--dry-run", override) == 2
+    assert sentence in capfd.readouterr().err
+    # An evaluation needs neither.
+    train(tiny_config(tiny_model_path, tmp_path, run={"num_steps": 0}, evaluation={"after": False}))
+    assert _main("eval", "--run", str(tmp_path / "tiny"), "--step", "0", "run.trackers=[trackio]") == 0
 
 
 def test_an_existing_run_folder_is_not_overwritten(
@@ -638,3 +680,24 @@ def test_an_export_to_a_file_or_below_one_is_said_in_a_sentence(tiny_model_path:
     with pytest.raises(ConfigError, match="cannot be written"):
         export_run(tmp_path / "tiny", tmp_path / "file" / "model")
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "num_steps", "is_said"), [("linear", 4, True), ("linear", 2, False), ("constant", 4, False)]
+)
+def test_what_another_number_of_steps_does_to_the_learning_rate_is_said(
+    schedule: str,
+    num_steps: int,
+    is_said: bool,
+    tiny_model_path: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    evaluation = {"before": False, "after": False}
+    learner = {"schedule": schedule}
+    train(tiny_config(tiny_model_path, tmp_path, run={"num_steps": 2}, evaluation=evaluation, learner=learner))
+    capfd.readouterr()
+    resume(tmp_path / "tiny", [f"run.num_steps={num_steps}"])
+    captured = capfd.readouterr()
+    said = " ".join((captured.out + captured.err).split())
+    assert ("after step 2 the learning rate jumps to that of a run of 4 steps" in said) is is_said

@@ -12,11 +12,12 @@ from types import BuiltinFunctionType, FunctionType, TracebackType
 from typing import Any
 
 from winnowrl.envs.code.candidate import set_limits
-from winnowrl.envs.code.wire import ChannelClosedError, Peer, ProgramError, Remote, encode
+from winnowrl.envs.code.wire import ChannelClosedError, Peer, ProgramError, Remote, encode, is_text
 
 MAX_SHOWN = 300
+MAX_LINE = 1_000_000
 # Raised inside a generator expression or map of the tests these would end the loop early, and checks with it.
-NEVER_RAISED = ("StopIteration", "StopAsyncIteration")
+NEVER_RAISED = (StopIteration, StopAsyncIteration, GeneratorExit)
 
 
 class Judge(Peer):
@@ -42,27 +43,27 @@ class Judge(Peer):
                 return "raise", ["TypeError"], "only functions handed over by the tests can be called", 0
             return "value", function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - becomes the program's exception
-            return "raise", [type(error).__name__], str(error)[:MAX_SHOWN], 0
+            return "raise", [type(error).__name__], text_of(error)[:MAX_SHOWN], 0
 
     def call(self, target: Remote, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             self.send(("ask", "call", (target, args, kwargs)))
             answer = self.wait_for_answer()
-            if len(answer) == 3 and answer[:2] == ("value", None):
+            if len(answer) == 3 and is_text(answer[0], "value") and answer[1] is None:
                 _work_in_place(args, answer[2])
                 answer = answer[:2]
             result = self.settle(answer)
         except Exception as error:
             line = getattr(error, "program_line", 0)
-            self.last = f"raised {type(error).__name__}: {error}" + (f" (line {line})" if line else "")
+            self.last = f"raised {type(error).__name__}: {text_of(error)}" + (f" (line {line})" if line else "")
             raise
         self.last = f"returned {shown(result)}"
         return result
 
     def settle(self, answer: tuple[Any, ...]) -> Any:
-        if answer[0] == "value" and len(answer) == 2:
+        if is_text(answer[0], "value") and len(answer) == 2:
             return answer[1]
-        if answer[0] == "raise" and len(answer) == 4 and type(answer[1]) is list:
+        if is_text(answer[0], "raise") and len(answer) == 4 and type(answer[1]) is list:
             raise _exception(*answer[1:])
         raise self._closed("not an answer")
 
@@ -84,19 +85,32 @@ def _replace(mine: Any, theirs: Any) -> None:
         mine.update(theirs)
 
 
-def _exception(names: Any, text: Any, line: Any) -> Exception:
-    """The nearest built-in exception of those the program's is made of."""
-    error: Exception = ProgramError(f"{shown(names[:1])[2:-2]}: {text}")
+def _exception(names: list[Any], text: Any, line: Any) -> Exception:
+    """The nearest built-in exception of those the program's is made of.
+
+    All three come from the program, and an object of its own in place of a string would be asked how it reads.
+    """
+    names = [name for name in names if type(name) is str]
+    text = text[:MAX_SHOWN] if type(text) is str else ""
+    error: Exception = ProgramError(f"{names[0][:MAX_SHOWN] if names else 'an exception'}: {text}")
     for name in names:
-        kind = getattr(builtins, str(name), None)
-        if isinstance(kind, type) and issubclass(kind, Exception) and name not in (*NEVER_RAISED, "Exception"):
-            try:
-                error = kind(str(text))
-            except TypeError:
-                continue
-            break
-    error.program_line = line if type(line) is int else 0  # type: ignore[attr-defined]
+        kind = getattr(builtins, name, None)
+        if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, NEVER_RAISED):
+            if kind is Exception:
+                break
+            with contextlib.suppress(TypeError):
+                error = kind(text)
+                break
+    error.program_line = line if type(line) is int and 0 < line <= MAX_LINE else 0  # type: ignore[attr-defined]
     return error
+
+
+def text_of(error: BaseException) -> str:
+    """``str(error)``, or nothing where that raises: an exception of the tests may hold what the program returned."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - whatever the program answers
+        return ""
 
 
 def shown(value: Any) -> str:
@@ -135,7 +149,8 @@ class Check:
     def _told(self, error: BaseException | None) -> str:
         said = self.judge.last if error is not None else ""
         if error is not None and not said.startswith("raised") and not isinstance(error, AssertionError):
-            said = f"{said}, then {type(error).__name__}: {error}" if said else f"{type(error).__name__}: {error}"
+            raised = f"{type(error).__name__}: {text_of(error)}"
+            said = f"{said}, then {raised}" if said else raised
         return said[: 2 * MAX_SHOWN]
 
 
@@ -152,7 +167,8 @@ class Reporter:
 
 def run(judge: Judge, report: Reporter, config: dict[str, Any]) -> None:
     """Load the program, bind its names, run the tests; report each finding as it is made."""
-    if judge.receive() != ("hello",):
+    greeting = judge.receive()
+    if not is_text(greeting[0], "hello"):
         raise ChannelClosedError("no greeting")
     report("ready")
     try:
@@ -160,7 +176,7 @@ def run(judge: Judge, report: Reporter, config: dict[str, Any]) -> None:
         entry = judge.ask("global", config["entry_point"])
     except Exception as error:  # noqa: BLE001 - the program's own
         line = getattr(error, "program_line", 0)
-        report("invalid", f"{type(error).__name__}: {error}" + (f" (line {line})" if line else ""))
+        report("invalid", f"{type(error).__name__}: {text_of(error)}" + (f" (line {line})" if line else ""))
         return
     namespace: dict[str, Any] = {"__name__": "__main__", "__check__": Check(report, judge)}
     if config["seeds_random"]:
@@ -187,7 +203,7 @@ def _run_tests(namespace: dict[str, Any], report: Reporter, config: dict[str, An
             for name in config["test_cases"]:
                 unittest.defaultTestLoader.loadTestsFromTestCase(namespace[name]).run(unittest.TestResult())
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a statement outside any check failed
-        report("aborted", f"{type(error).__name__}: {error}"[: 2 * MAX_SHOWN])
+        report("aborted", f"{type(error).__name__}: {text_of(error)}"[: 2 * MAX_SHOWN])
 
 
 def main(config: dict[str, Any]) -> None:

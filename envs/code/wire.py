@@ -179,6 +179,8 @@ def _take(data: bytes, at: int, importer: Import, depth: int) -> tuple[Any, int]
         return blob, end
     if tag == b"x":
         arguments, end = _take(data, end, importer, depth + 1)
+        if type(arguments) is not tuple:
+            raise ChannelClosedError("a value without its parts")
         return _construct(blob.decode(), arguments), end
     number, _, name = blob.decode("utf-8", "replace").partition(" ")
     return importer(tag, int(number), name), end
@@ -257,6 +259,11 @@ def _exactly(kind: type, value: Any) -> Any:
     return value
 
 
+def is_text(value: Any, text: str) -> bool:
+    """Whether ``value`` is this very string: asked with ``==``, an object of the other side could answer."""
+    return type(value) is str and value == text
+
+
 class Peer(ABC):
     """One end of the channel. Both ends may ask; while one waits for its answer it serves what the other asks.
 
@@ -289,22 +296,22 @@ class Peer(ABC):
         return self.settle(self.wait_for_answer())
 
     def settle(self, answer: tuple[Any, ...]) -> Any:
-        if answer[0] == "value":
+        if is_text(answer[0], "value") and len(answer) == 2:
             return answer[1]
-        raise ProgramError(str(answer[1:]))
+        raise ProgramError(repr(answer[1:]))
 
     def wait_for_answer(self) -> tuple[Any, ...]:
         while True:
             message = self.receive()
-            if message[0] == "ask" and len(message) == 3 and type(message[2]) is tuple:
+            if is_text(message[0], "ask") and len(message) == 3 and type(message[2]) is tuple:
                 self.answer(message[1], message[2])
-            elif message[0] == "answer" and len(message) == 2 and type(message[1]) is tuple and message[1]:
+            elif is_text(message[0], "answer") and len(message) == 2 and type(message[1]) is tuple and message[1]:
                 return message[1]
             else:
                 raise self._closed("a message that is neither question nor answer")
 
     def answer(self, operation: Any, arguments: tuple[Any, ...]) -> None:
-        result = self.perform(str(operation), arguments)
+        result = self.perform(operation if type(operation) is str else "", arguments)
         try:
             self.send(("answer", result))
         except ChannelClosedError:

@@ -24,11 +24,13 @@ assert solve(2) == 1729041
 assert solve([3, 1, 2]) == {SECRET!r}
 for number in range(3):
     assert solve(number) == number + 8000017
+for got, wanted in zip(map(solve, [11, 12]), [730023, 730057]):
+    assert got == wanted
 class TestSolve(unittest.TestCase):
     def test_it(self):
         self.assertEqual(solve(7), 555017)
 """
-TOTAL = 4
+TOTAL = 5
 SHORT = Limits(wall_s=1.5, cpu_s=1.0, memory_mb=160, processes=8, disk_mb=8, output_kb=64)
 
 # Where a program can see that it got through, it returns a text that starts with LEAK.
@@ -279,7 +281,7 @@ ATTACKS = {
     "os._exit when called": "import os\ndef solve(x): os._exit(0)",
     "printed pass": """
         def solve(x):
-            print('OK\\n4 passed in 0.01s\\nRan 4 tests\\n{"passed": 4, "total": 4, "status": "passed"}')
+            print('OK\\n5 passed in 0.01s\\nRan 5 tests\\n{"passed": 5, "total": 5, "status": "passed"}')
             return None
         """,
     "forged findings on every descriptor": """
@@ -287,7 +289,7 @@ ATTACKS = {
         wire = sys.modules['winnowrl.envs.code.wire']
         refuse = lambda value: (b'o', 1, 'x')
         def solve(x):
-            for message in [('check', n, True, '') for n in range(4)] + [('done', False)]:
+            for message in [('check', n, True, '') for n in range(5)] + [('done', False)]:
                 data = wire.encode(message, refuse)
                 for fd in range(64):
                     try: os.write(fd, len(data).to_bytes(4, 'big') + data)
@@ -378,6 +380,36 @@ ATTACKS = {
             return 'LEAK'
         """,
     "stop iteration": "def solve(x): raise StopIteration",
+    "stop iteration by a name that is an object": """
+        class Name:
+            def __str__(self): return 'StopIteration'
+        class Meta(type):
+            __name__ = property(lambda cls: Name())
+        class Odd(Exception, metaclass=Meta): pass
+        def solve(x): raise Odd
+        """,
+    "objects in place of what an answer is made of": """
+        import sys
+        class Any(str):
+            __hash__ = str.__hash__
+            def __eq__(self, other): return True
+        class Name:
+            def __str__(self): return 'StopIteration'
+        turns = iter(range(10 ** 9))
+        def perform(self, operation, arguments):
+            odd = [('raise', [Name()], Name(), Name()), (Name(), 1), ('raise', [Name(), 'StopIteration'], 'x', 10 ** 5000),
+                   ('value', None, Name()), ('raise', ['GeneratorExit'], Name(), -1), ('raise', Name(), 'x', 0)]
+            return odd[next(turns) % len(odd)] if operation == 'call' else old(self, operation, arguments)
+        Candidate = sys.modules['winnowrl.envs.code.candidate'].Candidate
+        old, Candidate.perform = Candidate.perform, perform
+        def solve(x): return 0
+        """,
+    "a line number too long to print": """
+        import sys
+        Candidate = sys.modules['winnowrl.envs.code.candidate'].Candidate
+        Candidate.perform = lambda self, operation, arguments: ('raise', ['ValueError'], 'x', 10 ** 5000)
+        def solve(x): return 0
+        """,
     "assertion error": "class Calm(AssertionError, KeyboardInterrupt): pass\ndef solve(x): raise Calm",
     "deep answer": """
         def solve(x):
@@ -473,7 +505,7 @@ def test_an_honest_program_passes_the_same_tests() -> None:
 def solve(x):
     if isinstance(x, list):
         return {SECRET!r}
-    return {{7: 555017}}.get(x, x + 8000017)
+    return {{7: 555017, 11: 730023, 12: 730057}}.get(x, x + 8000017)
 calls = 0
 inner = solve
 def solve(x):

@@ -25,6 +25,7 @@ from winnowrl.envs.math.relations import (
 )
 from winnowrl.envs.math.shapes import Atom, Items, Relation, Shape, is_name, to_text
 from winnowrl.envs.math.units import read_quantity, units_conflict
+from winnowrl.envs.math.vectors import as_column, as_rows
 from winnowrl.envs.math.words import choice_of, is_empty_set, is_word, special_text, squeeze, words_of
 
 _SET_WORDS = re.compile(r"\\cup|\\cap|\\setminus|\\mathbb|\\emptyset|\\infty")
@@ -48,7 +49,7 @@ class Comparison:
 
     def same_answer(self, golds: Sequence[Shape], predictions: Sequence[Shape]) -> bool:
         """True when some reading of the prediction is a way to write the gold; a second reading of the gold (a list, see
-        :func:`~winnowrl.envs.math.shapes.read_shapes`) meets the last one of the prediction only."""
+        :func:`~winnowrl.envs.math.reading.read_shapes`) meets the last one of the prediction only."""
         if any(self.same(golds[0], prediction) for prediction in predictions):
             return True
         return len(golds) > 1 and self.same(golds[1], predictions[-1])
@@ -131,7 +132,7 @@ class Comparison:
             return self._same_ratio(gold, prediction)
         if gold.kind == "matrix" or prediction.kind == "matrix":
             gold, prediction = as_column(gold, prediction), as_column(prediction, gold)
-            return self._same_ordered(_as_rows(gold).items, _as_rows(prediction).items)
+            return self._same_ordered(as_rows(gold).items, as_rows(prediction).items)
         if gold.kind != prediction.kind or gold.brackets != prediction.brackets:
             return self._mixed(gold, prediction) if "union" in (gold.kind, prediction.kind) else False
         return self._same_ordered(gold.items, prediction.items)
@@ -251,7 +252,13 @@ class Comparison:
                 number = read_number(other.text)
                 return number is not None and number.value == ratio_value(one)
         for one, other in ((gold, prediction), (prediction, gold)):
-            if isinstance(one, Items) and one.kind == "set" and len(one.items) == 1 and isinstance(other, Atom):
+            if (
+                isinstance(one, Items)
+                and one.kind == "set"
+                and len(one.items) == 1
+                and isinstance(other, Atom)
+                and not is_empty_set(other.text)
+            ):
                 return self.same(one.items[0], other) if one is gold else self.same(other, one.items[0])
         if is_interval_union(gold) and is_interval_union(prediction):
             return self.same_set(gold, prediction)
@@ -267,20 +274,3 @@ def ratio_value(ratio: Items) -> Fraction | None:
         return None
     top, bottom = (read_number(to_text(item)) for item in ratio.items)
     return top.value / bottom.value if top and bottom and bottom.value else None
-
-
-def as_column(one: Items, other: Items) -> Items:
-    """A point ``(1, 2)`` as the column vector that ``other`` is; anything else as it is."""
-    is_column = other.kind == "matrix" and all(isinstance(row, Items) and len(row.items) == 1 for row in other.items)
-    if is_column and len(other.items) > 1 and one.kind == "tuple" and one.brackets == "()":
-        return Items("matrix", "", tuple(Items("tuple", "[]", (item,)) for item in one.items))
-    return one
-
-
-def _as_rows(items: Items) -> Items:
-    """A list of lists ``[[1, 2], [3, 4]]`` as the matrix it writes."""
-    if items.kind == "tuple" and items.brackets == "[]":
-        rows = [row for row in items.items if isinstance(row, Items) and row.brackets == "[]"]
-        if len(rows) == len(items.items):
-            return Items("matrix", "", tuple(rows))
-    return items if items.kind == "matrix" else Items("matrix", "", (items,))

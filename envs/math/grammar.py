@@ -14,7 +14,7 @@ from typing import Any
 import sympy
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 
-from winnowrl.envs.math.identity import TooLarge
+from winnowrl.envs.math.sizes import TooLarge
 
 # Notation that the parser reads as something else (f'(0) as 0, A^T as A, gcd(n, p-1) as 1): compared as text alone.
 _OPAQUE = re.compile(

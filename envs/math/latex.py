@@ -23,7 +23,8 @@ _THOUSANDS = re.compile(r"(?<=\d)\s*(?:\{\s*,\s*\}|,\\!|\\,|\\!,)\s*(?=\d{3}(?!\
 _DEGREE = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))")
 DEGREE = r"^{\circ}"
 TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
-_FRAC_LOOSE = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|([0-9a-zA-Z]))\s*(?:\{([^{}]*)\}|([0-9a-zA-Z]))")
+_FLAT = r"\{((?:(?!\\frac)[^{}])*+)\}"
+_FRAC_LOOSE = re.compile(rf"\\frac\s*(?:{_FLAT}|([0-9a-zA-Z]))\s*(?:{_FLAT}|([0-9a-zA-Z]))")
 _GROUP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+\}"
 _FRAC_HALF_LOOSE = re.compile(rf"\\frac\s*(?:({_GROUP})\s*([0-9a-zA-Z])|([0-9a-zA-Z])\s*({_GROUP}))")
 _SQRT_LOOSE = re.compile(r"\\sqrt\s*(\[[^\]]*\])?\s*([0-9a-zA-Z])")

@@ -17,9 +17,10 @@ from math_verify import verify as math_verify_grade
 from winnowrl.envs.math.compare import Comparison, GoldUnreadable
 from winnowrl.envs.math.exact import MIN_SIGNIFICANT, Number, cuts_to, rounds_alike, rounds_to
 from winnowrl.envs.math.grammar import Unreadable, read_expression
-from winnowrl.envs.math.identity import PointTest, TooLarge, check_size, has_value, is_undefined, with_real_roots
+from winnowrl.envs.math.identity import PointTest, has_value, is_undefined, with_real_roots
 from winnowrl.envs.math.relations import is_interval_union
 from winnowrl.envs.math.shapes import Items, Relation, Shape, to_text
+from winnowrl.envs.math.sizes import TooLarge, check_size
 
 _DECIMAL = re.compile(r"\d*\.\d")
 _LOGARITHM = re.compile(r"\\log(?![a-z_ ]*_)(?!\s*_)")

@@ -66,7 +66,14 @@ _HALF_DAY = re.compile(r"(?<![A-Za-z])([ap])\. ?m\b\.?", re.I)
 _POWER_IN_TEXT = re.compile(r"(\\text ?\{[^{}^]*)\^ ?\{?(\d)\}? ?\}$")
 _LETTER = re.compile(r"[A-Za-z]")
 _WORD = re.compile(r"[a-z]+|/")
-_KNOWN_SHORT = {word for word in (*_CANONICAL, *_COMPOUND) if len(word) in (2, 3)} | {"sq", "cu"}
+_KNOWN_SHORT = {word for word in (*_CANONICAL, *_COMPOUND) if len(word) in (2, 3)} | {
+    "sq",
+    "cu",
+    "st",
+    "nd",
+    "rd",
+    "th",
+}
 
 
 def read_quantity(text: str) -> tuple[str, str]:

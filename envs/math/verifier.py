@@ -11,7 +11,8 @@ from winnowrl.envs.math.extract import extract_answer
 from winnowrl.envs.math.latex import normalize
 from winnowrl.envs.math.policy import DEFAULT_POLICY, VerifierPolicy
 from winnowrl.envs.math.pool import get_pool
-from winnowrl.envs.math.shapes import Shape, nesting, read_shapes, valued_atoms
+from winnowrl.envs.math.reading import nesting, read_shapes
+from winnowrl.envs.math.shapes import Shape, valued_atoms
 from winnowrl.envs.math.words import squeeze
 from winnowrl.envs.verdict import Verdict
 

@@ -10,9 +10,9 @@ from sympy.core.cache import clear_cache
 from winnowrl.envs.isolation.server import Job, Service
 from winnowrl.envs.math.compare import GoldUnreadable
 from winnowrl.envs.math.grammar import Unreadable, read_expression
-from winnowrl.envs.math.identity import TooLarge
 from winnowrl.envs.math.policy import VerifierPolicy
-from winnowrl.envs.math.shapes import read_shapes
+from winnowrl.envs.math.reading import read_shapes
+from winnowrl.envs.math.sizes import TooLarge
 from winnowrl.envs.math.symbolic import SymbolicComparison
 
 JOBS_PER_CACHE = 100

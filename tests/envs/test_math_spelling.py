@@ -52,6 +52,13 @@ SETS = [
     ("(0,1]", "]0,1]", "correct"), ("[0,1]", "[0,1[", "wrong"), (r"[0,1)\cup(2,3]", r"[0,1[\cup]2,3]", "correct"),
 ]  # fmt: skip
 
+LOOSE = [
+    (r"\\frac59", r"\\frac{2(\\frac 59)}{2}", "correct"), (r"\\frac{5}{9}", r"\\frac{\\frac53}3", "correct"),
+    ("8", "8th", "correct"),
+    (r"\\frac{1}{3}", r"\\frac1{\\sqrt{9}}", "correct"), ("8", "9th", "wrong"),
+    (r"\\frac59", r"\\frac{2(\\frac 58)}{2}", "wrong"),
+]  # fmt: skip
+
 RATIOS = [
     ("3:4", "6:8", "correct"), ("3:4", "3/4", "correct"), ("3/4", "3:4", "correct"), ("3:4", "4:3", "wrong"),
     ("1:20", "2:40", "wrong"), ("3:04", "6:08", "wrong"), ("3:4", "0.75", "correct"), (r"\binom52", "10", "correct"),
@@ -101,4 +108,9 @@ def test_ratio_of_two_terms_may_be_scaled_unless_it_is_a_time(gold: str, predict
 
 @pytest.mark.parametrize(("gold", "prediction", "expected"), VECTORS)
 def test_vectors_and_multiples_of_matrices(gold: str, prediction: str, expected: str) -> None:
+    assert status(gold, prediction) == expected
+
+
+@pytest.mark.parametrize(("gold", "prediction", "expected"), LOOSE)
+def test_loose_fractions_and_ordinals_are_read(gold: str, prediction: str, expected: str) -> None:
     assert status(gold, prediction) == expected

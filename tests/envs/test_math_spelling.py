@@ -39,6 +39,7 @@ CHOICES = [
 SETS = [
     (r"\emptyset", r"\text{no solution}", "correct"), (r"\text{no solutions}", r"\emptyset", "correct"),
     (r"\emptyset", r"\{\}", "correct"), (r"\emptyset", "0", "wrong"), (r"\emptyset", r"\{0\}", "wrong"),
+    (r"\emptyset", r"\{\emptyset\}", "wrong"),
     ("[1,3]", r"[1,2]\cup[2,3]", "correct"), (r"[1,2]\cup[2,3]", "[1,3]", "correct"), ("[1,3]", r"[1,2)\cup(2,3]", "wrong"),
     ("[1,3]", r"[1,2]\cup[2,4]", "wrong"), ("(0,2)", r"(0,1]\cup(1,2)", "correct"),
     (r"x<-1 \text{ or } x>1", r"(-\infty,-1)\cup(1,\infty)", "correct"),
@@ -53,10 +54,10 @@ SETS = [
 ]  # fmt: skip
 
 LOOSE = [
-    (r"\\frac59", r"\\frac{2(\\frac 59)}{2}", "correct"), (r"\\frac{5}{9}", r"\\frac{\\frac53}3", "correct"),
+    (r"\frac59", r"\frac{2(\frac 59)}{2}", "correct"), (r"\frac{5}{9}", r"\frac{\frac53}3", "correct"),
     ("8", "8th", "correct"),
-    (r"\\frac{1}{3}", r"\\frac1{\\sqrt{9}}", "correct"), ("8", "9th", "wrong"),
-    (r"\\frac59", r"\\frac{2(\\frac 58)}{2}", "wrong"),
+    (r"\frac{1}{3}", r"\frac1{\sqrt{9}}", "correct"), ("8", "9th", "wrong"),
+    (r"\frac59", r"\frac{2(\frac 58)}{2}", "wrong"),
 ]  # fmt: skip
 
 RATIOS = [

@@ -76,7 +76,7 @@ def _policy(request: EvaluationRequest) -> tuple[RunConfig, Checkpoint | None]:
     if request.config:
         raise ConfigError("--config goes with --model; with --run the run's own configuration is used")
     folder = RunFolder.open(request.run)
-    return load_config(folder.path / "config.yaml", request.overrides), _checkpoint(folder, request.step)
+    return folder.read_config(request.overrides), _checkpoint(folder, request.step)
 
 
 def _checkpoint(folder: RunFolder, step: int | None) -> Checkpoint | None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from winnowrl.configs.load import ConfigError, load_config
+from winnowrl.configs.load import ConfigError
 from winnowrl.training.checkpoint import CheckpointStore
 from winnowrl.training.preflight import load_task_sets
 from winnowrl.training.run_folder import RunFolder, write_atomically
@@ -31,7 +31,7 @@ def export_run(run: str | Path, output: str | Path, *, step: int | None = None, 
     from winnowrl.training.learner.build import build_learner
 
     folder = RunFolder.open(run)
-    config = load_config(folder.path / "config.yaml")
+    config = folder.read_config()
     target = Path(output).expanduser()
     _refuse_occupied(target)
     settings = config.checkpoint

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from winnowrl.configs.load import ConfigError, config_to_yaml, load_config
+from winnowrl.configs.load import ConfigError, load_config
 from winnowrl.configs.schema import RunConfig
 from winnowrl.training.console import RunConsole
 from winnowrl.training.run_folder import RunFolder
@@ -74,12 +74,12 @@ def resume(run: str | Path, overrides: Sequence[str] = (), *, console: RunConsol
 def _resume(folder: RunFolder, overrides: Sequence[str], console: RunConsole) -> dict[str, Any]:
     from winnowrl.training.components import lay_training_foundations
 
-    config = load_config(folder.path / "config.yaml", overrides)
+    config = folder.read_config(overrides)
     _check_num_steps(folder, config, console)
     with console.phase("checking"):
         foundations = lay_training_foundations(config)
     if overrides:
-        folder.write_text("config.yaml", config_to_yaml(config))
+        folder.write_config(config)
     return _run(config, folder, foundations, console, is_resumed=True)
 
 
@@ -90,7 +90,7 @@ def _check_num_steps(folder: RunFolder, config: RunConfig, console: RunConsole) 
     checkpoint = latest_checkpoint(folder.path)
     if checkpoint is None:
         return
-    earlier, now = load_config(folder.path / "config.yaml").run.num_steps, config.run.num_steps
+    earlier, now = folder.read_config().run.num_steps, config.run.num_steps
     if checkpoint.step <= now != earlier and config.learner.schedule != "constant":
         console.warn(
             f"run.num_steps is {now} instead of {earlier}, and learner.schedule {config.learner.schedule} goes over the whole "

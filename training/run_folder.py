@@ -14,18 +14,23 @@ runs/<name>/
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import math
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from winnowrl.configs.load import ConfigError, config_to_yaml
+from winnowrl.configs.load import ConfigError, config_to_yaml, load_config
 from winnowrl.configs.schema import RunConfig
+
+# The first line of config.yaml, and what stands before the checksum in the last.
+CONFIG_HEAD = "# The resolved configuration of this run; the last line is a checksum of those above it.\n"
+_CHECKSUM = "# sha256 "
 
 
 class RunFolder:
@@ -46,7 +51,7 @@ class RunFolder:
             parent.mkdir(parents=True, exist_ok=True)
             path = _claim(parent, config.run.name, default_name)
             folder = cls(path)
-            folder.write_text("config.yaml", config_to_yaml(config))
+            folder.write_config(config)
         except FileExistsError:
             raise ConfigError(
                 f"run folder {parent / (config.run.name or '')} exists already; continue it with `winnowrl resume "
@@ -113,6 +118,31 @@ class RunFolder:
         """Write whole or not at all."""
         write_atomically(self.path / name, text)
 
+    def write_config(self, config: RunConfig) -> None:
+        """Write ``config.yaml`` with a checksum as its last line: cut short, it would still read, with defaults."""
+        text = CONFIG_HEAD + config_to_yaml(config)
+        self.write_text("config.yaml", f"{text}{_CHECKSUM}{_digest(text)}\n")
+
+    def read_config(self, overrides: Sequence[str] = ()) -> RunConfig:
+        """The run's configuration, ``overrides`` over it. A file without our first line is read as it is.
+
+        Raises:
+            ConfigError: the file is empty, cut, or not what was written; or a mistake in the overrides.
+        """
+        path = self.path / "config.yaml"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} cannot be read ({error})") from None
+        written, _, digest = text.rpartition(_CHECKSUM)
+        is_ours = text.startswith(CONFIG_HEAD)
+        if (is_ours and digest != f"{_digest(written)}\n") or CONFIG_HEAD.startswith(text):
+            raise ConfigError(
+                f"{path} was cut or changed since it was written (its checksum does not fit); put the file back as it was, and "
+                "change a run through overrides of `winnowrl resume`"
+            )
+        return load_config(path, overrides)
+
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         self.write_text(name, json.dumps(finite(value), indent=2) + "\n")
 
@@ -157,6 +187,10 @@ def _claim(parent: Path, name: str | None, default_name: str) -> Path:
             continue
         return parent / f"{default_name}-{number}"
     raise FileExistsError(default_name)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _evaluated_step(path: Path) -> int:

@@ -701,3 +701,26 @@ def test_what_another_number_of_steps_does_to_the_learning_rate_is_said(
     captured = capfd.readouterr()
     said = " ".join((captured.out + captured.err).split())
     assert ("after step 2 the learning rate jumps to that of a run of 4 steps" in said) is is_said
+
+
+def test_a_cut_configuration_stops_what_reads_a_run_and_an_override_is_written_whole(
+    tiny_model_path: Path, tmp_path: Path
+) -> None:
+    from winnowrl.training.export import export_run
+
+    evaluation = {"before": False, "after": False}
+    train(tiny_config(tiny_model_path, tmp_path, run={"num_steps": 1}, evaluation=evaluation))
+    path = tmp_path / "tiny/config.yaml"
+    resume(tmp_path / "tiny", ["run.num_steps=2"])
+    whole = path.read_text()
+    # The first half is a whole configuration too: all that is missing has defaults.
+    path.write_text(whole[: whole.index("objective:")])
+    for read in (
+        lambda: resume(tmp_path / "tiny", ["run.num_steps=3"]),
+        lambda: run_evaluation(EvaluationRequest(run=tmp_path / "tiny")),
+        lambda: export_run(tmp_path / "tiny", tmp_path / "model"),
+    ):
+        with pytest.raises(ConfigError, match=r"tiny/config\.yaml was cut or changed"):
+            read()
+    path.write_text(whole)
+    assert resume(tmp_path / "tiny", ["run.num_steps=3"])["steps"] == 3

@@ -50,3 +50,42 @@ def test_a_cut_last_row_is_skipped_and_later_steps_are_forgotten(tmp_path: Path)
 
 def test_what_json_cannot_hold_becomes_null() -> None:
     assert finite({"a": [float("inf"), 1.0], 2: (float("nan"),)}) == {"a": [None, 1.0], "2": [None]}
+
+
+def test_a_configuration_that_was_cut_anywhere_or_changed_is_refused(tmp_path: Path) -> None:
+    folder = _folder(tmp_path, num_steps=7)
+    path = folder.path / "config.yaml"
+    whole = path.read_text()
+    config = folder.read_config()
+    assert config == load_config({"run": {"folder": str(tmp_path), "num_steps": 7}})
+    ends = [
+        0,
+        5,
+        whole.index("\n") + 1,
+        *(number for number, letter in enumerate(whole) if letter == "\n"),
+        len(whole) - 9,
+    ]
+    for end in sorted(set(ends)):
+        path.write_text(whole[:end])
+        with pytest.raises(ConfigError, match=r"config\.yaml was cut or changed since it was written"):
+            folder.read_config()
+    path.write_text(whole.replace("num_steps: 7", "num_steps: 9"))
+    with pytest.raises(ConfigError, match="its checksum does not fit"):
+        folder.read_config(["run.num_steps=10"])
+    path.write_text(whole)
+    assert folder.read_config(["run.num_steps=10"]).run.num_steps == 10
+
+
+def test_a_configuration_without_a_checksum_is_read_as_it_is(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    (folder.path / "config.yaml").write_text("run: {num_steps: 3}")
+    assert folder.read_config().run.num_steps == 3
+    folder.write_config(folder.read_config(["run.num_steps=4"]))
+    assert folder.read_config().run.num_steps == 4
+
+
+def test_a_configuration_that_is_not_text_is_said(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    (folder.path / "config.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        folder.read_config()

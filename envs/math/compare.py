@@ -26,7 +26,7 @@ from winnowrl.envs.math.relations import (
 from winnowrl.envs.math.shapes import Atom, Items, Relation, Shape, is_name, to_text
 from winnowrl.envs.math.units import read_quantity, units_conflict
 from winnowrl.envs.math.vectors import as_column, as_rows
-from winnowrl.envs.math.words import choice_of, is_empty_set, is_word, special_text, squeeze, words_of
+from winnowrl.envs.math.words import is_empty_set, is_word, same_choice, special_text, squeeze, words_of
 
 _SET_WORDS = re.compile(r"\\cup|\\cap|\\setminus|\\mathbb|\\emptyset|\\infty")
 UNORDERED = {"list", "set", "union", "either", "both"}
@@ -87,7 +87,7 @@ class Comparison:
             return True
         if is_empty_set(gold) and is_empty_set(prediction):
             return True
-        if (choice := choice_of(gold)) is not None and choice == choice_of(prediction):
+        if same_choice(gold, prediction):
             return True
         gold_words, predicted_words = words_of(gold), words_of(prediction)
         if is_word(gold) or is_word(prediction):
@@ -250,7 +250,8 @@ class Comparison:
         for one, other in ((gold, prediction), (prediction, gold)):
             if isinstance(one, Items) and one.kind == "ratio" and isinstance(other, Atom):
                 number = read_number(other.text)
-                return number is not None and number.value == ratio_value(one)
+                # A whole number against a ratio is rather a time or a slip.
+                return number is not None and number.value.denominator > 1 and number.value == ratio_value(one)
         for one, other in ((gold, prediction), (prediction, gold)):
             if (
                 isinstance(one, Items)

@@ -33,10 +33,12 @@ _BRACE = re.compile(r"\\.|[{}]", re.S)
 _BOX = re.compile(r"\\f?boxed\s*(?=\{)|\\fbox\s*(?=\{)")
 # A minus of the box itself: no operand before it ("5-\boxed{3}"), and no dash of a list or a sentence ("- \boxed{3}").
 _SIGN_BEFORE = re.compile(
-    r"(?:(?P<prose>[A-Za-z]{2}\s|^\s*|[:,.*_]\s?)|[$=(\[{&<>]\s?)(?P<sign>-|−|\\pm)(?P<gap>\s?)\Z", re.M
+    r"(?:(?P<prose>[A-Za-z]{2}\s|^\s*|[:,.*_]\s?)|[$=(\[{&<>]\s?)(?P<sign>-|−|\\pm)(?P<gap>\s?)[${]{0,2}\Z", re.M
 )
 _SIGN_MAX_CHARS = 12
 _SCRIPT_AFTER = re.compile(r" ?[\^_] ?(?:\{[^{}]{1,20}\}|-?\w)")
+_POWER_OF_TEN_AFTER = re.compile(r" ?\$? ?(\\(?:times|cdot) ?10 ?\^ ?(?:\{-?\d{1,4}\}|-?\d))")
+_SCALE_AFTER = re.compile(r" ?\$? ?(?:\\text ?\{ ?)?(dozen|hundred|thousand|million|billion|trillion)\b")
 _BOX_UNBRACED = re.compile(r"\\boxed\s+([^\s{}$\\]+)")
 
 
@@ -110,7 +112,7 @@ def _last_boxes(text: str) -> str | None:
         unbraced = list(_BOX_UNBRACED.finditer(text))
         return unbraced[-1].group(1) if unbraced else None
     start, end, content = boxes[-1]
-    content = _with_sign_and_exponent(text, start, end, content)
+    content = _with_what_is_attached(text, start, end, content)
     contents = [content + percent_after(text, end, content)]
     for earlier_start, earlier_end, earlier in reversed(boxes[:-1]):
         if not is_joint(text, earlier_end, start, BETWEEN_ALTERNATIVES):
@@ -121,11 +123,13 @@ def _last_boxes(text: str) -> str | None:
     return ", ".join(contents)
 
 
-def _with_sign_and_exponent(text: str, start: int, end: int, content: str) -> str:
-    r"""The content with a minus, an exponent or a base that stands outside the box: ``-\boxed{42}``, ``\boxed{42}^2``."""
+def _with_what_is_attached(text: str, start: int, end: int, content: str) -> str:
+    r"""The content with a minus, exponent, base or scale that stands outside the box: ``-\boxed{42}``, ``\boxed{42}^2``."""
     if script := _SCRIPT_AFTER.match(text, end):
         attached = script.group().strip()
         content = f"({content}){attached}" if attached[0] == "^" else content + attached
+    if scale := _POWER_OF_TEN_AFTER.match(text, end) or _SCALE_AFTER.match(text, end):
+        content = f"{content} {scale.group(1)}"
     found = _SIGN_BEFORE.search(text, max(0, start - _SIGN_MAX_CHARS), start)
     if found is None or (found.group("gap") and found.group("prose") is not None):
         return content

@@ -30,6 +30,7 @@ _STYLES = re.compile(
 _STYLED_NUMBER = re.compile(
     r"\\(?:text|mathbf|mathsf|mathtt|mathit|boldsymbol|bm|textsf|texttt|underline|emph)\s*\{\s*(-?[\d.,/ ]+?)\s*\}"
 )
+_ROMAN = re.compile(r"\{\s*\\(?:rm|it|bf|sf)\s+([A-Za-z][A-Za-z ]+)\}")
 _UNDERLINED = re.compile(r"\\underline\s*\{([^{}]*)\}")
 _UNIT_VECTOR = re.compile(
     r"\\(?:mathbf|boldsymbol|bm|vec|hat|mathbf\s*\{\s*\\hat)\s*(?:\{\s*(?:\\([ij])math|([ijk]))\s*\}|\s([ijk])(?![a-zA-Z]))\s*"
@@ -65,6 +66,7 @@ def without_styles(text: str) -> str:
     if label := _LABEL.match(text):
         is_whole = text.startswith("\\text") == bool(label.group(1))
         text = text[label.end() :] if is_whole else text
+    text = _ROMAN.sub(r"\\text{ \1}", text)
     text = _STYLES.sub(" ", text)
     text = _STYLED_NUMBER.sub(r" \1 ", text)
     text = _UNDERLINED.sub(r"\1", text)

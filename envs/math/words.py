@@ -52,15 +52,20 @@ def special_text(text: str) -> bool:
     return re.fullmatch(r"[A-Za-z]{2,}\d+[A-Za-z0-9]*", text) is not None
 
 
-def choice_of(text: str) -> str | None:
-    """The letter of a choice that is written alone or before what it stands for: ``(C)``, ``\\text{(C) }5``, ``C) 5``."""
+def same_choice(gold: str, prediction: str) -> bool:
+    """The same letter, alone in one of the two: ``(C)`` against ``\\text{(C) }5``, ``C) 5`` or ``Option C``."""
+    (letter, is_alone), (other, is_other_alone) = _choice(gold), _choice(prediction)
+    return letter is not None and letter == other and (is_alone or is_other_alone)
+
+
+def _choice(text: str) -> tuple[str | None, bool]:
     plain = _TEXT.sub(r"\1", text).strip()
     if match := _CHOICE.fullmatch(plain.strip(".")):
-        return match.group(1)
+        return match.group(1), True
     match = _LABELLED.match(plain)
     if match is None or not (match.group(3) or r"\text" in text):
-        return None
-    return match.group(1) or match.group(2)
+        return None, False
+    return match.group(1) or match.group(2), False
 
 
 def is_empty_set(text: str) -> bool:

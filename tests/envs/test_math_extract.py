@@ -106,6 +106,12 @@ def test_reason_after_an_answer_is_not_part_of_it(text: str, answer: str) -> Non
         (r"\boxed{42}^2", "(42)^2"),
         (r"\boxed{42}^{n+1}", "(42)^{n+1}"),
         (r"\boxed{204}_5", "204_5"),
+        (r"which is -$\boxed{42}$", "-(42)"),
+        (r"$-{\boxed{42}}$", "-(42)"),
+        (r"$\boxed{3.4} \times 10^{-31}$", r"3.4 \times 10^{-31}"),
+        (r"$\boxed{5}$ million people", "5 million"),
+        (r"\boxed{5}\text{ million}", "5 million"),
+        (r"- $\boxed{42}$", "42"),
         # no sign of the box: an item of a list, a dash, a subtraction
         (r"- \boxed{42}", "42"),
         (r"the answer - \boxed{42}", "42"),

@@ -31,6 +31,7 @@ REPEATING = [
 ]  # fmt: skip
 
 CHOICES = [
+    ("(A) 5", "(A) 6", "wrong"), ("(A) 5", "A", "correct"),
     ("(C)", r"\text{(C) }5", "correct"), ("A", "Option A", "correct"), ("(B)", r"\text{(C) }5", "wrong"),
     ("(C)", "(C) 5", "correct"), ("(C)", "(C) 5 or (D) 6", "wrong"), ("A", "Option B", "wrong"),
     (r"\text{(C)}", "C) 5", "correct"),
@@ -61,6 +62,7 @@ LOOSE = [
 ]  # fmt: skip
 
 RATIOS = [
+    ("12", "12:1", "wrong"), ("2", "6:3", "wrong"), ("1/2", "3:6", "correct"),
     ("3:4", "6:8", "correct"), ("3:4", "3/4", "correct"), ("3/4", "3:4", "correct"), ("3:4", "4:3", "wrong"),
     ("1:20", "2:40", "wrong"), ("3:04", "6:08", "wrong"), ("3:4", "0.75", "correct"), (r"\binom52", "10", "correct"),
     (r"{5\choose2}", "10", "correct"), ("10", r"{5\choose 2}", "correct"), (r"\binom52", "11", "wrong"),

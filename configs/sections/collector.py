@@ -16,9 +16,9 @@ class CollectorConfig:
     max_turns: int | None = None
     """Turns after which an episode is cut (truncated); null keeps the environment's registered limit."""
     turn_deadline_s: float = 120.0
-    """Seconds one reply, or one answer of the environment, may take."""
+    """Seconds one reply, or one answer of the environment, may take; waiting in the engine's queue does not count."""
     episode_deadline_s: float = 900.0
-    """Seconds one episode may take, from its start; waiting for a gate or for a free slot does not count."""
+    """Seconds one episode may take; waiting for a gate, a free slot or a place in the engine does not count."""
     step_deadline_s: float = 3600.0
     """Seconds the collection of one step may take; what still runs then has failed."""
     num_env_workers: int = 0

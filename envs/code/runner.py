@@ -8,6 +8,7 @@ import selectors
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +29,10 @@ KEPT_OUTPUT = 4096
 JUDGE_LIMITS = Limits(cpu_s=60, memory_mb=1024, processes=4096, disk_mb=1)
 DEFAULT_LIMITS = Limits()
 # Sandboxes at one time: enough to keep the processors busy while some programs sleep, and no more than memory bears.
-_slots = threading.BoundedSemaphore(4 * (os.cpu_count() or 1))
+NUM_SLOTS = 4 * (os.cpu_count() or 1)
+# A free sandbox is waited for so long, in seconds: dozens of rounds of programs that all run to their limits.
+SLOT_WAIT_S = 1800.0
+_slots = threading.BoundedSemaphore(NUM_SLOTS)
 
 
 def run_tests(
@@ -58,17 +62,37 @@ def run_tests(
 
     Raises:
         ValueError: the tests or the prelude are no Python, or the tests assert nothing.
-        SandboxFailureError: the sandbox did not start; nothing was learned about the program.
+        SandboxFailureError: the sandbox did not start or none became free; nothing was learned about the program.
         SandboxUnavailableError: there is no sandbox on this machine.
     """
     plan = plan_checks(tests, entry_point)
     if sandbox == "none":
         warn_unsafe()
-    with _slots, contextlib.ExitStack() as stack:
+    with _slot(), contextlib.ExitStack() as stack:
         run = _Run(plan, limits, time.monotonic())
         run.start(stack, program, entry_point, prelude, sandbox)
         run.watch()
     return run.result()
+
+
+@contextlib.contextmanager
+def _slot() -> Iterator[None]:
+    slots = _slots
+    if not slots.acquire(timeout=SLOT_WAIT_S):
+        raise SandboxFailureError(f"waited {SLOT_WAIT_S:g} s for one of {NUM_SLOTS} sandboxes, all of them in use")
+    try:
+        yield
+    finally:
+        slots.release()
+
+
+def _renew_slots() -> None:
+    """In a forked process: those that hold the slots are the parent's threads and give none back here."""
+    global _slots
+    _slots = threading.BoundedSemaphore(NUM_SLOTS)
+
+
+os.register_at_fork(after_in_child=_renew_slots)
 
 
 def _compile_prelude(prelude: str) -> Any:

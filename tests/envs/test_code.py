@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +17,14 @@ import gymnasium
 import pytest
 
 import winnowrl.envs  # noqa: F401 - registers the ids
-from winnowrl.envs.code import ExecutionResult, Limits, run_tests
+from winnowrl.envs.code import ExecutionResult, Limits, run_tests, runner
 from winnowrl.envs.code.checks import plan_checks
 from winnowrl.envs.code.environment import CodeEnv, make_limits
 from winnowrl.envs.code.image import SandboxUnavailableError
 from winnowrl.envs.code.judge_server import get_judge_server
 from winnowrl.envs.code.problems import STARTER_SET, ProblemSource, load_splits, visible_tests
 from winnowrl.envs.code.programs import canonical_program, complete_program, extract_program
-from winnowrl.envs.code.sandbox import require_sandbox
+from winnowrl.envs.code.sandbox import SandboxFailureError, require_sandbox
 from winnowrl.envs.code.seccomp import MACHINES, REFUSED, build_filter
 from winnowrl.envs.code.wire import MAX_DEPTH, ChannelClosedError, UnsendableError, decode, encode
 
@@ -312,6 +315,37 @@ def test_what_tests_print_never_fails_a_program(stream: str) -> None:
     results = [run_tests("def f(x):\n    return x + 1\n", tests, "f") for _ in range(6)]
     assert [(result.status, result.failures) for result in results] == [("passed", ())] * 6
     assert len(get_judge_server("bubblewrap").complaints()) <= 4096
+
+
+@pytest.fixture
+def all_slots_taken() -> Iterator[None]:
+    with ExitStack() as stack:
+        for _ in range(runner.NUM_SLOTS):
+            stack.enter_context(runner._slot())
+        yield
+
+
+def test_a_forked_process_does_not_wait_for_its_parents_sandboxes(all_slots_taken: None) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if check("def f(): return 1", "assert f() == 1") == (1, 1, "passed") else 1)
+        finally:
+            os._exit(2)
+    deadline, ended = time.monotonic() + 60, (0, 0)
+    while ended[0] == 0 and time.monotonic() < deadline:
+        ended = os.waitpid(child, os.WNOHANG)
+        time.sleep(0.01)
+    if ended[0] == 0:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ended == (child, 0)
+
+
+def test_waiting_for_a_free_sandbox_ends_and_says_so(all_slots_taken: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "SLOT_WAIT_S", 0.05)
+    with pytest.raises(SandboxFailureError, match=rf"waited 0.05 s for one of {runner.NUM_SLOTS} sandboxes"):
+        run_tests("def f(): return 1", "assert f() == 1", "f")
 
 
 def test_no_descriptor_stays_open() -> None:

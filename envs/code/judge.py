@@ -8,13 +8,14 @@ from __future__ import annotations
 import builtins
 import contextlib
 import os
-from types import BuiltinFunctionType, FunctionType, TracebackType
+import sys
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from winnowrl.envs.code.candidate import set_limits
-from winnowrl.envs.code.wire import ChannelClosedError, Peer, ProgramError, Remote, encode, is_text
+from winnowrl.envs.code.testing import MAX_SHOWN, Checks, Reporter, TestRun, shown, text_of
+from winnowrl.envs.code.wire import ChannelClosedError, Peer, ProgramError, Remote, is_text
 
-MAX_SHOWN = 300
 MAX_LINE = 1_000_000
 # Raised inside a generator expression or map of the tests these would end the loop early, and checks with it.
 NEVER_RAISED = (StopIteration, StopAsyncIteration, GeneratorExit)
@@ -105,66 +106,6 @@ def _exception(names: list[Any], text: Any, line: Any) -> Exception:
     return error
 
 
-def text_of(error: BaseException) -> str:
-    """``str(error)``, or nothing where that raises: an exception of the tests may hold what the program returned."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - whatever the program answers
-        return ""
-
-
-def shown(value: Any) -> str:
-    """A short repr that never raises."""
-    try:
-        text = repr(value)
-    except Exception:  # noqa: BLE001 - e.g. an integer of more digits than Python prints
-        return f"a {type(value).__name__}"
-    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
-
-
-class Check:
-    """Context of one check: reports how the statement inside it ended, and lets the next one run."""
-
-    def __init__(self, report: Reporter, judge: Judge, number: int = -1) -> None:
-        self.report, self.judge, self.number = report, judge, number
-        # A check inside a function may run many times; each outcome is worth telling once.
-        self.reported: set[bool] = set()
-        self.checks: dict[int, Check] = {}
-
-    def __call__(self, number: int) -> Check:
-        if number not in self.checks:
-            self.checks[number] = Check(self.report, self.judge, number)
-        return self.checks[number]
-
-    def __enter__(self) -> None:
-        self.judge.last = ""
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
-        has_held = error is None
-        if has_held not in self.reported:
-            self.reported.add(has_held)
-            self.report("check", self.number, has_held, self._told(error))
-        return isinstance(error, Exception)
-
-    def _told(self, error: BaseException | None) -> str:
-        said = self.judge.last if error is not None else ""
-        if error is not None and not said.startswith("raised") and not isinstance(error, AssertionError):
-            raised = f"{type(error).__name__}: {text_of(error)}"
-            said = f"{said}, then {raised}" if said else raised
-        return said[: 2 * MAX_SHOWN]
-
-
-class Reporter:
-    """The pipe to the parent."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __call__(self, *message: Any) -> None:
-        data = encode(message, lambda value: (b"o", 0, type(value).__name__))
-        os.write(self.fd, len(data).to_bytes(4, "big") + data)
-
-
 def run(judge: Judge, report: Reporter, config: dict[str, Any]) -> None:
     """Load the program, bind its names, run the tests; report each finding as it is made."""
     greeting = judge.receive()
@@ -178,32 +119,24 @@ def run(judge: Judge, report: Reporter, config: dict[str, Any]) -> None:
         line = getattr(error, "program_line", 0)
         report("invalid", f"{type(error).__name__}: {text_of(error)}" + (f" (line {line})" if line else ""))
         return
-    namespace: dict[str, Any] = {"__name__": "__main__", "__check__": Check(report, judge)}
     if config["seeds_random"]:
         import random
 
         random.seed(0)
-    exec(config["prelude"], namespace)
+    # A module of its own, where unittest and dataclasses look for what the tests define.
+    module = sys.modules["__main__"] = ModuleType("__main__")
+    namespace = module.__dict__
+    try:
+        exec(config["prelude"], namespace)
+    except Exception as error:  # noqa: BLE001 - it is none of the program's
+        judge.unsupported = f"the prelude raises {type(error).__name__}: {text_of(error)}"
+        return
     namespace[config["entry_point"]] = entry
     for name in config["program_names"]:
         if name not in namespace:
             with contextlib.suppress(Exception):  # it has none: a NameError where the tests use it
                 namespace[name] = judge.ask("global", name)
-    _run_tests(namespace, report, config)
-
-
-def _run_tests(namespace: dict[str, Any], report: Reporter, config: dict[str, Any]) -> None:
-    try:
-        exec(config["tests"], namespace)
-        for name, arguments in config["calls"]:
-            namespace[name](*(namespace[argument] for argument in arguments))
-        if config["test_cases"]:
-            import unittest
-
-            for name in config["test_cases"]:
-                unittest.defaultTestLoader.loadTestsFromTestCase(namespace[name]).run(unittest.TestResult())
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a statement outside any check failed
-        report("aborted", f"{type(error).__name__}: {text_of(error)}"[: 2 * MAX_SHOWN])
+    TestRun(namespace, Checks(report, judge), config).run()
 
 
 def main(config: dict[str, Any]) -> None:

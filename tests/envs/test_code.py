@@ -176,6 +176,108 @@ def test_a_statement_outside_any_check_that_fails_is_a_failure() -> None:
     assert check("def f(x): return x.y", "assert 1 == 1\nf(1)") == (1, 2, "failed")
 
 
+CASE = "import unittest\nclass T(unittest.TestCase):\n"
+
+
+@pytest.mark.parametrize(
+    ("tests", "total"),
+    [
+        (CASE + "    def test_a(self):\n        with self.subTest():\n            self.assertEqual(f(1), 2)", 1),
+        (
+            CASE + "    def test_a(self):\n        for x in (0, 1):\n            with self.subTest(x=x):\n"
+            "                self.assertEqual(f(x), x + 1)\n    def test_b(self): self.assertEqual(f(0), 1)",
+            2,
+        ),
+        (CASE + "    def setUp(self): self.assertEqual(f(1), 2)\n    def test_a(self): pass", 1),
+        (CASE + "    def tearDown(self): self.assertEqual(f(1), 2)\n    def test_a(self): pass", 1),
+        (CASE + "    @classmethod\n    def setUpClass(cls): assert f(1) == 2\n    def test_a(self): pass", 1),
+        (CASE + "    def test_a(self):\n        if f(1) != 2: self.skipTest('no')", 1),
+        (CASE + "    def runTest(self): self.assertEqual(f(1), 2)", 1),
+        ("def setUpModule(): assert f(1) == 2\n" + CASE + "    def test_a(self): pass", 2),
+        (CASE + "    pass\nclass U(T):\n    def test_a(self): self.assertEqual(f(1), 2)", 1),
+        (CASE + "    def test_a(self): self.assertEqual(f(self.x), self.x + 1)\n    x = 0\nclass U(T):\n    x = 1", 1),
+        (
+            "class Mixin:\n    def test_a(self): self.assertEqual(f(1), 2)\n"
+            + CASE.replace("(", "(Mixin, ")
+            + "    pass",
+            1,
+        ),
+        (CASE.replace("TestCase", "IsolatedAsyncioTestCase") + "    async def test_a(self): assert f(1) == 2", 1),
+        (CASE.replace("class", "if True:\n  class") + "    def test_a(self): self.assertEqual(f(1), 2)", 1),
+        ("class TestIt:\n    def test_a(self): assert f(1) == 2", 1),
+        ("class TestIt:\n    def setup_method(self): self.x = 1\n    def test_a(self): assert f(self.x) == 2", 1),
+        ("class A:\n    x = 0\n    def test_a(self): assert f(self.x) == self.x + 1\nclass B(A):\n    x = 1", 1),
+        ("if True:\n    def test_a(): assert f(1) == 2", 1),
+        ("async def test_a():\n    assert f(1) == 2", 1),
+        ("def test_a():\n    assert f(1) == 2\ndef main():\n    test_a()", 1),
+        ("def test(x):\n    assert f(x) == 2\nfor x in [1] if f(0) else []:\n    test(x)", 1),
+    ],
+)
+def test_every_test_of_every_style_is_run_and_counted(tests: str, total: int) -> None:
+    tests = f"assert f(0) == 1\n{tests}"
+    assert check("def f(x): return x + 1", tests)[1:] == (1 + total, "passed")
+    # Right for 0 and wrong for 1, by what it returns and by what it raises.
+    for wrong in ("def f(x): return 1", "def f(x): return 1 // (1 - x)"):
+        passed, counted, status = check(wrong, tests)
+        assert (counted, status) == (1 + total, "failed")
+        assert passed < counted
+
+
+def test_a_failure_that_is_expected_is_one_that_must_happen() -> None:
+    tests = CASE + "    @unittest.expectedFailure\n    def test_a(self): self.assertEqual(f(1), 2)"
+    assert check("def f(x): return x", tests) == (1, 1, "passed")
+    assert check("def f(x): return x + 1", tests) == (0, 1, "failed")
+
+
+def test_unittest_main_at_the_end_changes_nothing() -> None:
+    case = CASE + "    def test_a(self): self.assertEqual(f(1), 2)\n"
+    for end in ("unittest.main()", "import sys\n    sys.exit(unittest.main(argv=['x'], exit=False))"):
+        tests = f"{case}if __name__ == '__main__':\n    {end}"
+        assert check("def f(x): return x + 1", tests) == (1, 1, "passed")
+        assert check("def f(x): return x", tests) == (0, 1, "failed")
+
+
+def test_a_failure_ends_the_statement_or_function_it_happens_in() -> None:
+    program = "def f(x):\n    if x == 1: raise ValueError\n    return x"
+    functions = "def test_a():\n    r = f(1)\n    assert r == 1\n"
+    functions += "def test_b():\n    assert f(2) == 2\ndef test_c():\n    assert f(3) == 3"
+    assert check(program, functions) == (2, 3, "failed")
+    assert check(program, "r = f(1)\nassert r == 1\nassert f(2) == 2\nassert f(3) == 3") == (2, 3, "failed")
+
+
+def test_a_value_from_before_does_not_stand_in_for_one_that_failed() -> None:
+    program = "def f(x):\n    if x == 1: raise ValueError\n    return 5"
+    assert check(program, "r = f(0)\nassert r == 5\nr = f(1)\nassert r == 5") == (1, 2, "failed")
+    assert check(program, "r = {}\nr[0] = f(1)\nassert r == {}\nassert f(0) == 5") == (1, 2, "failed")
+
+
+def test_a_test_that_returns_early_holds() -> None:
+    tests = "def test_a():\n    try: f(1)\n    except ValueError: return\n    assert False"
+    assert check("def f(x): raise ValueError", tests) == (1, 1, "passed")
+    assert check("def f(x): return x", tests) == (0, 1, "failed")
+
+
+@pytest.mark.parametrize(
+    ("tests", "told"),
+    [
+        ("def test_a(value):\n    assert f(1) == value", "needs value"),
+        ("def test_a():\n    assert f(1) == 2\ndef test_a():\n    assert f(2) == 3", "twice"),
+        (CASE + "    def test_a(self): pass\n    def test_a(self): pass", "twice"),
+    ],
+)
+def test_tests_that_could_never_run_are_the_callers_mistake(tests: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        run_tests("def f(x): return x", tests, "f")
+
+
+def test_a_test_that_no_runner_can_run_decides_nothing() -> None:
+    for tests in (
+        "def test_b():\n    yield\n    assert f(1) == 2",
+        "class TestIt:\n    def __init__(self, x): pass\n    def test_b(self): assert f(1)",
+    ):
+        assert check("def f(x): return x", f"assert f(0) == 0\n{tests}")[2] == "unsupported"
+
+
 def test_a_check_that_runs_often_holds_only_if_it_always_does() -> None:
     tests = "def same(x):\n    assert f(x) == x\nfor x in range(500):\n    same(x)"
     assert check("def f(x): return x", tests) == (1, 1, "passed")

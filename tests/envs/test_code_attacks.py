@@ -26,11 +26,24 @@ for number in range(3):
     assert solve(number) == number + 8000017
 for got, wanted in zip(map(solve, [11, 12]), [730023, 730057]):
     assert got == wanted
-class TestSolve(unittest.TestCase):
+class TestBase(unittest.TestCase):
+    def setUp(self):
+        self.before = solve(13)
+class TestSolve(TestBase):
     def test_it(self):
         self.assertEqual(solve(7), 555017)
+    def test_parts(self):
+        for number in (14, 15):
+            with self.subTest(number=number):
+                self.assertEqual(solve(number), number + 8000017)
+class TestPlain:
+    def test_it(self):
+        assert solve(16) == 8000033
+def test_function():
+    value = solve(17)
+    assert value == 8000034
 """
-TOTAL = 5
+TOTAL = 8
 SHORT = Limits(wall_s=1.5, cpu_s=1.0, memory_mb=160, processes=8, disk_mb=8, output_kb=64)
 
 # Where a program can see that it got through, it returns a text that starts with LEAK.
@@ -281,7 +294,7 @@ ATTACKS = {
     "os._exit when called": "import os\ndef solve(x): os._exit(0)",
     "printed pass": """
         def solve(x):
-            print('OK\\n5 passed in 0.01s\\nRan 5 tests\\n{"passed": 5, "total": 5, "status": "passed"}')
+            print('OK\\n8 passed in 0.01s\\nRan 8 tests\\n{"passed": 8, "total": 8, "status": "passed"}')
             return None
         """,
     "forged findings on every descriptor": """
@@ -289,7 +302,7 @@ ATTACKS = {
         wire = sys.modules['winnowrl.envs.code.wire']
         refuse = lambda value: (b'o', 1, 'x')
         def solve(x):
-            for message in [('check', n, True, '') for n in range(5)] + [('done', False)]:
+            for message in [('check', n, True, '') for n in range(8)] + [('done', False)]:
                 data = wire.encode(message, refuse)
                 for fd in range(64):
                     try: os.write(fd, len(data).to_bytes(4, 'big') + data)

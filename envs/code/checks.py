@@ -5,10 +5,13 @@ import __future__
 
 import ast
 import builtins
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
+
+from winnowrl.envs.code.image import LEFT_OUT
 
 CHECK = "__check__"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -25,7 +28,8 @@ class CheckPlan:
         code: The tests, one code object for each statement at the top, and the names it assigns. Every asserting
             statement stands inside ``with __check__(number):``.
         sources: Source of each check, by number.
-        program_names: Names the tests use and do not define.
+        program_names: Names the tests use and do not define. Those of standard modules are imported, others are the
+            prelude's or else the program's.
         calls: Test functions and methods, ``check(candidate)`` among them, that are called at the end if nothing in the
             tests has called them: where to find it (``test_a``, ``TestIt.test_a``), then the key by which
             ``__check__.enter`` tells that it runs, its first check and the one after its last, and whether it needs
@@ -53,6 +57,7 @@ def plan_checks(tests: str, entry_point: str) -> CheckPlan:
         tree = ast.parse(tests)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"the tests of {entry_point!r} are no Python: {error}") from None
+    _check_imports(tree, f"a test of {entry_point!r}")
     names = _free_names(tree)
     bound = [_assigned(statement) for statement in tree.body]
     instrument = _Instrument(tree)
@@ -68,6 +73,35 @@ def plan_checks(tests: str, entry_point: str) -> CheckPlan:
         test_cases=tuple((name, tuple(methods.items())) for name, methods in instrument.test_cases.items()),
         seeds_random="random" in tests,
     )
+
+
+def check_prelude(prelude: str) -> set[str]:
+    """Names that a prelude defines.
+
+    Raises:
+        ValueError: it is no Python, or imports what the sandbox does not have.
+    """
+    try:
+        tree = ast.parse(prelude)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"it is no Python: {error}") from None
+    _check_imports(tree, "it")
+    return _names(tree)[1]
+
+
+def _check_imports(tree: ast.Module, what: str) -> None:
+    """Refuse imports of what the sandbox does not have, but for those whose failure is handled."""
+    handled = {
+        each for node in ast.walk(tree) if isinstance(node, ast.Try) and node.handlers for each in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and node not in handled:
+            is_relative = isinstance(node, ast.ImportFrom) and node.level > 0
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            for name in names:
+                root = name.partition(".")[0]
+                if is_relative or root not in sys.stdlib_module_names or root in LEFT_OUT:
+                    raise ValueError(f"{what} imports {name!r}, and the sandbox has the standard library only")
 
 
 class _Instrument:
@@ -241,8 +275,14 @@ def _assigned(statement: ast.AST) -> tuple[str, ...]:
 
 
 def _free_names(tree: ast.Module) -> set[str]:
-    bound: set[str] = set(dir(builtins)) | {CHECK, "__name__"}
+    used, bound = _names(tree)
+    return used - bound - set(dir(builtins)) - {CHECK, "__name__"}
+
+
+def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """Names that are read and names that are bound, in any scope."""
     used: set[str] = set()
+    bound: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
@@ -256,4 +296,4 @@ def _free_names(tree: ast.Module) -> set[str]:
             bound.add(node.name)
         elif isinstance(node, ast.MatchMapping) and node.rest:
             bound.add(node.rest)
-    return used - bound
+    return used, bound

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,11 +13,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from winnowrl.envs.code.checks import plan_checks
+from winnowrl.envs.code.checks import check_prelude, plan_checks
+from winnowrl.envs.code.programs import head_as_module
 from winnowrl.envs.tasks import Task, TaskSet, load_tasks
 
 STARTER_SET = Path(__file__).with_name("problems.jsonl")
 SPLITS = ("train", "eval")
+MAX_NAMED = 5
 STYLES = ("instruction", "completion")
 
 logger = logging.getLogger(__name__)
@@ -86,7 +89,29 @@ def _load_splits(source: ProblemSource, versions: tuple[int, ...]) -> dict[str, 
 
 def _read(name: str | None, split: str) -> list[Task]:
     tasks = load_tasks(name or STARTER_SET, split=split, requires_answer=False, check=_fault)
+    _warn_of_borrowed_names(name or "the starter set", tasks)
     return [_labelled(task) for task in tasks]
+
+
+def _warn_of_borrowed_names(source: str, tasks: Sequence[Task]) -> None:
+    """Name the problems whose tests use what only the program can define: it may do so as it likes."""
+    found: list[str] = []
+    for task in tasks:
+        entry_point = str(task.metadata["entry_point"])
+        columns = (str(task.metadata.get(column) or "") for column in ("tests", "visible_tests"))
+        names = {name for tests in columns if tests for name in plan_checks(tests, entry_point).program_names}
+        if task.metadata.get("style") == "completion":
+            names -= check_prelude(head_as_module(task.prompt))
+        names -= sys.stdlib_module_names
+        found += [f"{task.id} ({', '.join(sorted(names))})"] if names else []
+    if found:
+        logger.warning(
+            "%s: the tests of %d problems use names that only the program defines, as it likes: %s%s",
+            source,
+            len(found),
+            ", ".join(found[:MAX_NAMED]),
+            ", …" if len(found) > MAX_NAMED else "",
+        )
 
 
 def _fault(task: Task) -> str | None:
@@ -97,6 +122,11 @@ def _fault(task: Task) -> str | None:
     style = task.metadata.get("style", "instruction")
     if style not in STYLES:
         return f"style is {style!r}; allowed: {', '.join(STYLES)}"
+    if style == "completion":
+        try:
+            check_prelude(head_as_module(task.prompt))
+        except ValueError as error:
+            return f"the prompt is the head of the program: {error}"
     for column in ("tests", "visible_tests"):
         tests = task.metadata.get(column)
         if column == "visible_tests" and not tests:

@@ -356,6 +356,35 @@ def test_helpers_of_the_prelude_are_not_the_programs_to_replace() -> None:
     assert check("def f(x): return x // 7", tests, prelude="def helper(x): return x * 7") == (1, 1, "passed")
 
 
+def test_a_standard_module_that_the_tests_do_not_import_is_the_real_one() -> None:
+    cheat = "class math: isclose = staticmethod(lambda *a, **k: True)\nclass sys: getsizeof = int\ndef f(x): return 0"
+    assert check(cheat, "assert math.isclose(f(2), 3.14, rel_tol=0.01)") == (0, 1, "failed")
+    assert check(cheat, "assert sys.getsizeof(f(2)) == 0") == (0, 1, "failed")
+    assert check("def f(x): return 3.14", "assert math.isclose(f(2), 3.14, rel_tol=0.01)") == (1, 1, "passed")
+    # What the prelude defines is meant, whatever it is called.
+    assert check("def f(x): return x", "assert f(bisect(1)) == 8", prelude="def bisect(x): return x + 7")[0] == 1
+
+
+def test_a_prelude_that_fails_says_nothing_about_the_program() -> None:
+    for prelude in ("import numpy", "1 / 0"):
+        result = run_tests("def f(x): return 1", "assert f(1) == 1", "f", prelude=prelude)
+        assert result.status == "unsupported"
+        assert "prelude" in result.message
+
+
+def test_names_that_only_the_program_defines_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "problems.jsonl"
+    good = {"id": "a", "prompt": "p", "entry_point": "f", "tests": "assert f(math.pi) == 1", "split": "train"}
+    borrowing = {**good, "id": "b", "prompt": "q", "tests": "assert f(Node(1)) == helper", "split": "eval"}
+    head = {**borrowing, "id": "c", "style": "completion"}
+    head["prompt"] = "class Node: pass\nhelper = 1\ndef f(x):\n    '''Do.'''\n"
+    path.write_text("\n".join(json.dumps(row) for row in (good, borrowing, head)))
+    with caplog.at_level(logging.WARNING):
+        load_splits(ProblemSource(str(path)))
+    assert "the tests of 1 problems" in caplog.text
+    assert "b (Node, helper)" in caplog.text
+
+
 def test_tests_that_hand_over_what_cannot_cross_decide_nothing() -> None:
     result = run_tests("def f(x): return 1", "class Node: pass\nassert f(Node()) == 1", "f")
     assert result.status == "unsupported"
@@ -657,6 +686,13 @@ def load_rows(rows: list[dict[str, Any]], path: Path) -> list[Any]:
         ({"entry_point": "f g"}, "entry_point is 'f g'"),
         ({"tests": "assert ("}, "no Python"),
         ({"tests": "f(1)"}, "assert nothing"),
+        (
+            {"tests": "import numpy as np\nassert f(1) == 1"},
+            "imports 'numpy', and the sandbox has the standard library",
+        ),
+        ({"tests": "def test_a():\n    from .a import b\n    assert f(1) == 1"}, "standard library only"),
+        ({"prompt": "import numpy\ndef f(x):", "style": "completion"}, "imports 'numpy'"),
+        ({"prompt": "Write f.", "style": "completion"}, "the head of the program"),
         ({"style": "essay"}, "allowed: instruction, completion"),
     ],
 )

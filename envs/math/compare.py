@@ -139,10 +139,13 @@ class Comparison:
 
     def _same_statements(self, gold: Shape, prediction: Shape) -> bool:
         """Inequalities joined by words: the same ones in any order, or the same set of values of one name."""
-        if isinstance(gold, Items) and isinstance(prediction, Items) and gold.kind == prediction.kind:
-            is_same = self._same_unordered(gold, prediction)
-            if is_same:
-                return True
+        if (
+            isinstance(gold, Items)
+            and isinstance(prediction, Items)
+            and gold.kind == prediction.kind
+            and self._same_unordered(gold, prediction)
+        ):
+            return True
         wanted, given = as_set(gold), as_set(prediction)
         if wanted is None or given is None or name_of(gold) != name_of(prediction):
             return False

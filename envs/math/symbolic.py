@@ -45,8 +45,12 @@ class SymbolicComparison(Comparison):
         return False
 
     def same_equation(self, gold: Relation, prediction: Relation) -> bool:
-        left = self._read_gold(to_text(gold.sides[0])) - self._read_gold(to_text(gold.sides[1]))
-        right = read_expression(to_text(prediction.sides[0])) - read_expression(to_text(prediction.sides[1]))
+        golds = [self._read_gold(to_text(side)) for side in gold.sides[:2]]
+        predictions = [read_expression(to_text(side)) for side in prediction.sides[:2]]
+        # Matrices and sets have no difference to test; their structure has been compared before.
+        if not all(isinstance(side, sympy.Expr) for side in (*golds, *predictions)):
+            return False
+        left, right = golds[0] - golds[1], predictions[0] - predictions[1]
         check_size(left)
         check_size(right)
         ratio = PointTest(left, right).constant_ratio()

@@ -18,6 +18,7 @@ NAMED = [
     ("x=1,y=2", "(2,1)", "wrong"), ("x=1,y=2", r"\{1,2\}", "wrong"), ("(1,2)", "x=1, y=2", "correct"),
     ("(1,2)", "y=1, x=2", "wrong"), ("1, 2", "x=2, y=1", "wrong"), ("x=1, x=2", "2, 1", "correct"),
     ("x=1, y=2", "a=1, b=2", "wrong"), ("x=1, y=2, z=3", "x=1, z=3, y=2", "correct"), ("x=1, y=2", "x=1, y=3", "wrong"),
+    (r"B=\begin{pmatrix} 1 & 2 \end{pmatrix}", "y=2x+3", "wrong"),
     ("m=2, b=3", "b=3, m=2", "correct"), ("m=2, b=3", "2, 3", "wrong"), ("(x,y)=(1,2)", "1, 2", "wrong"),
 ]  # fmt: skip
 

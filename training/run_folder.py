@@ -168,12 +168,11 @@ class RunFolder:
         rows = [row for row in self.read_metrics() if row["step"] <= step]
         self.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         for path in self.rollouts.glob("step_*"):
-            number = re.match(r"step_(\d+)", path.name)
-            if number and int(number.group(1)) > step:
+            if _step_of(path) > step:
                 path.unlink()
-        for path in self.evaluations.glob("*/evaluation.json"):
-            if path.parent.name.startswith(("step_", "after")) and _evaluated_step(path) > step:
-                shutil.rmtree(path.parent)
+        for path in self.evaluations.glob("*"):
+            if (_evaluated_step(path) if path.name == "after" else _step_of(path)) > step:
+                shutil.rmtree(path)
 
 
 def _claim(parent: Path, name: str | None, default_name: str) -> Path:
@@ -193,10 +192,16 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _evaluated_step(path: Path) -> int:
+def _step_of(path: Path) -> int:
+    """Step in the name of a file or folder; 0 where it names none."""
+    number = re.match(r"step_(\d+)", path.name)
+    return int(number.group(1)) if number else 0
+
+
+def _evaluated_step(folder: Path) -> int:
     """Step whose policy an evaluation of the loop was made with; 0 where none can be read."""
     try:
-        return int(json.loads(path.read_text(encoding="utf-8"))["policy"]["step"])
+        return int(json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))["policy"]["step"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
 

@@ -48,6 +48,24 @@ def test_a_cut_last_row_is_skipped_and_later_steps_are_forgotten(tmp_path: Path)
     assert [path.name for path in folder.rollouts.iterdir()] == ["step_000002.jsonl.zst"]
 
 
+def test_evaluations_of_later_steps_are_forgotten(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    steps = {"before": 0, "step_000002": 2, "step_000004": 4, "after": 4, "eval_step_000004": None}
+    for name, step in steps.items():
+        (folder.evaluations / name).mkdir(parents=True)
+        identity = {"policy": {"step": step} if step is not None else {"weights": "elsewhere"}}
+        (folder.evaluations / name / "evaluation.json").write_text(json.dumps(identity))
+    (folder.evaluations / "step_000005").mkdir()  # killed before it said what it evaluates
+    # What `winnowrl eval` was asked for stays.
+    for newest, kept in [(4, set(steps)), (3, {"before", "step_000002", "eval_step_000004"})]:
+        folder.forget_after(newest)
+        assert {path.name for path in folder.evaluations.iterdir()} == kept
+    (folder.evaluations / "after").mkdir()
+    (folder.evaluations / "after" / "evaluation.json").write_text('{"task_ids": []}')  # an earlier version's
+    folder.forget_after(0)
+    assert {path.name for path in folder.evaluations.iterdir()} == {"before", "after", "eval_step_000004"}
+
+
 def test_what_json_cannot_hold_becomes_null() -> None:
     assert finite({"a": [float("inf"), 1.0], 2: (float("nan"),)}) == {"a": [None, 1.0], "2": [None]}
 

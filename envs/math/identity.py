@@ -44,6 +44,8 @@ def has_value(value: Any) -> bool:
 
 def with_real_roots(expression: Any) -> Any:
     """The expression with real odd roots (the cube root of -8 as -2), where sympy takes the principal, complex ones."""
+    if not any(map(_is_odd_root, expression.atoms(sympy.Pow))):
+        return expression
     return expression.replace(_is_odd_root, _real_root)
 
 

@@ -36,7 +36,7 @@ class SymbolicComparison(Comparison):
             return True
         if isinstance(left, sympy.Expr) and isinstance(right, sympy.Expr):
             real_left, real_right = with_real_roots(left), with_real_roots(right)
-            if (real_left, real_right) != (left, right):
+            if real_left is not left or real_right is not right:
                 return self._equal(real_left, real_right, prediction, gold_number, predicted_number)
         # log without a base is the natural one to some and the decimal one to others.
         if _LOGARITHM.search(gold) or _LOGARITHM.search(prediction):

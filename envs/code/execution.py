@@ -14,10 +14,11 @@ class Limits:
 
     Attributes:
         wall_s: Seconds from loading the program to its last test. Time it is ready to run but has no processor is added
-            (up to four times the limit; not to a program of several threads or processes), so that a busy machine makes
-            no verdict.
-        cpu_s: Processor seconds of all its processes together.
-        memory_mb: Address space of one process, and resident memory of all of them together.
+            (up to four times the limit; not to a program that ever had several threads or processes), so that a busy
+            machine makes no verdict.
+        cpu_s: Processor seconds of all its processes together, also of those that have ended.
+        memory_mb: Address space of one process. Resident memory of all of them together, each socket counting 256 kB
+            and each file in ``/tmp`` 1 kB more.
         processes: Processes and threads at one time.
         open_files: File descriptors of one process.
         disk_mb: Size of the private ``/tmp``, and of any one file.

@@ -36,7 +36,7 @@ class JudgeServer:
         with theirs:
             # Started by whichever thread came first, it must outlive that thread; it ends when the socket closes.
             self._sandbox = Sandbox(
-                modules, "serve", config, SERVER_LIMITS, [theirs.fileno()], self._complaints.fileno(), kind, False
+                modules, "serve", config, SERVER_LIMITS, [theirs.fileno()], self._complaints.fileno(), kind, False, True
             )
 
     @property

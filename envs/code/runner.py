@@ -16,12 +16,15 @@ from winnowrl.envs.code.checks import CheckPlan, plan_checks
 from winnowrl.envs.code.execution import CheckFailure, ExecutionResult, ExecutionStatus, Limits
 from winnowrl.envs.code.judge_server import get_judge_server
 from winnowrl.envs.code.sandbox import Sandbox, SandboxFailureError, SandboxKind, kernel_limits, warn_unsafe
+from winnowrl.envs.code.usage import Usage
 from winnowrl.envs.code.wire import ChannelClosedError, decode
 
 START_S = 30.0
 POLL_S = 0.05
 EXIT_S = 0.3
 MAX_WAITED = 4.0
+# More processor time than this outside the first thread is another thread's or process's, not a rounded clock tick.
+OTHERS_CPU_S = 0.05
 MAX_FAILURES = 10
 KEPT_OUTPUT = 4096
 # The process of the tests decodes and compares what the program sends, so it has room for several answers at once.
@@ -119,6 +122,7 @@ class _Run:
     deadline: float = 0.0
     next_look: float = 0.0
     waited: float = 0.0
+    was_alone: bool = True
     start_s: float = 0.0
 
     def start(
@@ -189,20 +193,27 @@ class _Run:
         if not self.is_ready or time.monotonic() < self.next_look:
             return
         self.next_look = time.monotonic() + POLL_S
-        usage = self.candidate.usage()
-        if usage.resident_mb > self.limits.memory_mb:
+        usage = self._usage()
+        if usage.memory_mb > self.limits.memory_mb:
             self._end("memory", f"used more than {self.limits.memory_mb} MB")
         elif usage.cpu_s > self.limits.cpu_s:
             self._end("timeout", f"used more than {self.limits.cpu_s:g} s of processor time")
 
+    def _usage(self) -> Usage:
+        usage = self.candidate.usage()
+        self.was_alone &= usage.num_threads <= 1 and usage.others_cpu_s <= OTHERS_CPU_S
+        return usage
+
     def _may_go_on(self) -> bool:
-        """At the deadline: add the time a single thread waited for a processor, up to ``MAX_WAITED`` limits."""
+        """At the deadline: add the time for which a program that was always alone waited for a processor.
+
+        At most ``MAX_WAITED`` limits are added.
+        """
         if not self.is_ready:
             raise SandboxFailureError(f"the sandbox did not start within {START_S:.0f} s")
-        usage = self.candidate.usage()
-        waited = min(usage.waited_s, MAX_WAITED * self.limits.wall_s)
+        waited = min(self._usage().waited_s, MAX_WAITED * self.limits.wall_s)
         # Several threads wait for one another, so a fork bomb would earn time by being one.
-        if usage.num_threads == 1 and waited - self.waited > 0.01:
+        if self.was_alone and waited - self.waited > 0.01:
             self.deadline += waited - self.waited
             self.waited = waited
             return True

@@ -21,19 +21,18 @@ from functools import lru_cache
 from importlib import util
 from pathlib import Path
 from types import CodeType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from winnowrl.envs.code.execution import Limits
 from winnowrl.envs.code.image import DEVICES, HOW_TO_GET, SandboxUnavailableError, get_image
 from winnowrl.envs.code.seccomp import build_filter
+from winnowrl.envs.code.usage import Usage, children, read_usage
 
 logger = logging.getLogger(__name__)
 
 SandboxKind = Literal["bubblewrap", "none"]
 NOBODY = 65534
 KILL_WAIT_S = 5.0
-PAGE = os.sysconf("SC_PAGE_SIZE")
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # The modules below are sent along in compiled form: nothing of ours lies on the sandbox's disk.
 BOOTSTRAP = """
 import marshal, sys
@@ -49,15 +48,6 @@ class SandboxFailureError(RuntimeError):
     """The sandbox itself did not work this time; says nothing about the program."""
 
 
-class Usage(NamedTuple):
-    """What a sandbox uses: resident memory, processor time, time its first process waited for a processor, threads."""
-
-    resident_mb: float
-    cpu_s: float
-    waited_s: float
-    num_threads: int
-
-
 class Sandbox:
     """One process in a sandbox of its own, started at once.
 
@@ -70,6 +60,7 @@ class Sandbox:
         output: Descriptor for its stdout and stderr.
         kind: ``none`` starts a plain process instead: no protection but resource limits.
         dies_with_thread: The kernel kills it when the thread that started it ends (or our process does).
+        may_lose_children: It may have the kernel forget its children as they end, and with them what they used.
     """
 
     def __init__(
@@ -82,6 +73,7 @@ class Sandbox:
         output: int,
         kind: SandboxKind = "bubblewrap",
         dies_with_thread: bool = True,
+        may_lose_children: bool = False,
     ) -> None:
         self.limits = limits
         self.is_confined = kind == "bubblewrap"
@@ -92,7 +84,7 @@ class Sandbox:
         try:
             names = [f"{__package__}.{name}" for name in modules]
             fill(message, marshal.dumps(([(name, _code_of(name)) for name in names], main, config)))
-            rules = build_filter() if kind == "bubblewrap" else None
+            rules = build_filter(may_lose_children=may_lose_children) if kind == "bubblewrap" else None
             if rules:
                 seccomp = os.memfd_create("winnowrl-seccomp", os.MFD_CLOEXEC)
                 fill(seccomp, rules)
@@ -131,23 +123,8 @@ class Sandbox:
         self.pid = self.process.pid
 
     def usage(self) -> Usage:
-        """What everything inside uses together now; a process that is just ending counts as nothing."""
-        pages, ticks, threads, waited = 0, 0, 0, 0.0
-        waiting = self._children(self.pid)
-        if waiting:
-            waited = _waited_for_processor_s(waiting[0])
-        while waiting:
-            pid = waiting.pop()
-            try:
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            # Fields 14 to 17, 20 and 24 of proc(5), which counts from the process id, two before the first one here.
-            ticks += sum(map(int, fields[11:15]))
-            threads += int(fields[17])
-            pages += int(fields[21])
-            waiting += self._children(pid)
-        return Usage(pages * PAGE / 2**20, ticks / TICKS_PER_S, waited, threads)
+        """What everything inside uses together now."""
+        return read_usage(self.pid)
 
     def wait(self, timeout_s: float) -> int | None:
         """The exit status once it has ended, or None after ``timeout_s``."""
@@ -169,34 +146,17 @@ class Sandbox:
         The first process inside is killed first: the kernel ends its whole namespace with it, and bubblewrap, its
         parent, reaps it and goes.
         """
-        children = self._children(self.pid) if self.process.returncode is None and self.is_confined else []
-        for child in children:
+        first = children(self.pid) if self.process.returncode is None and self.is_confined else []
+        for child in first:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(child, signal.SIGKILL)
-        if not children or self.wait(KILL_WAIT_S) is None:
+        if not first or self.wait(KILL_WAIT_S) is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if self.process.returncode is None:
                     os.killpg(self.pid, signal.SIGKILL)
         status = self.wait(KILL_WAIT_S)
         assert status is not None, f"process {self.pid} outlived SIGKILL by {KILL_WAIT_S} s"
         return status
-
-    def _children(self, pid: int) -> list[int]:
-        found: list[int] = []
-        try:
-            for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - names alone, many times a second
-                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-        except OSError:
-            pass
-        return found
-
-
-def _waited_for_processor_s(pid: int) -> float:
-    """Seconds the process was ready to run and had no processor; 0 where the kernel does not count them."""
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        return 0.0
 
 
 def fill(fd: int, data: bytes) -> None:
@@ -217,6 +177,7 @@ def kernel_limits(limits: Limits) -> dict[str, int]:
         "RLIMIT_CORE": 0,
         "RLIMIT_MSGQUEUE": 0,
         "RLIMIT_MEMLOCK": 0,
+        "RLIMIT_SIGPENDING": 64,
     }
 
 

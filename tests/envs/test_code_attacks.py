@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import socket
 import tempfile
 import textwrap
@@ -15,6 +16,7 @@ import pytest
 from winnowrl.envs.code import Limits, run_tests
 from winnowrl.envs.code.image import SandboxUnavailableError
 from winnowrl.envs.code.sandbox import NOBODY, require_sandbox
+from winnowrl.envs.code.seccomp import MACHINES, REFUSED
 
 SECRET = "k-7f3a-sealed"
 # No program can know these values; one that passes a check has cheated.
@@ -131,6 +133,42 @@ ATTACKS = {
                 try: resource.setrlimit(getattr(resource, name), (2 ** 40, 2 ** 40))
                 except (ValueError, OSError): continue
                 return 'LEAK raised ' + name
+            return 'blocked'
+        """,
+    "large buffers in the kernel": """
+        import fcntl, os, socket
+        def solve(x):
+            pair = socket.socketpair()
+            calls = {'pipe': lambda: fcntl.fcntl(os.pipe()[0], 1031, 1 << 20), 'bind': lambda: pair[0].bind('/tmp/s'),
+                     'connect': lambda: pair[0].connect('/tmp/s'), 'listen': lambda: pair[0].listen(4096),
+                     'descriptors': lambda: socket.send_fds(pair[0], [b'x'], [0])}
+            for option in (7, 8, 32, 33):  # SO_SNDBUF, SO_RCVBUF and their FORCE
+                calls[f'option {option}'] = lambda: pair[0].setsockopt(1, option, 1 << 24)
+            for domain in range(1, 46):
+                calls[f'domain {domain}'] = lambda: socket.socket(domain, socket.SOCK_STREAM)
+            for name, call in calls.items():
+                try: call()
+                except OSError: continue
+                return 'LEAK ' + name
+            return 'blocked'
+        """,
+    "memory that nobody is charged for": """
+        import mmap, os
+        def solve(x):
+            try: return mmap.mmap(-1, 1 << 20) and 'LEAK anonymous'
+            except OSError: pass
+            try: return mmap.mmap(os.open('/dev/zero', os.O_RDWR), 1 << 20) and 'LEAK zero'
+            except OSError: pass
+            open('/tmp/x', 'w').close()
+            try: os.setxattr('/tmp/x', 'user.x', b'x' * 65000)
+            except OSError: return 'blocked'
+            return 'LEAK attribute'
+        """,
+    "a name that is no text": """
+        import ctypes, time
+        def solve(x):
+            ctypes.CDLL(None).prctl(15, b'\\xff)\\xfe\\n', 0, 0, 0)
+            time.sleep(0.2)
             return 'blocked'
         """,
     # -- staying alive
@@ -506,6 +544,129 @@ def test_attack_gains_nothing_and_leaves_nothing(
         entry for entry in set(os.listdir(tempfile.gettempdir())) - files if "planted" in entry or entry == "link"
     }
     assert not planted
+
+
+HOARDERS = {
+    "behind a first thread that has ended": """
+        def hoard():
+            import ctypes, threading
+            def keep():
+                time.sleep(0.2)
+                kept = bytearray(b'x') * (40 << 20)
+                time.sleep(30)
+            threading.Thread(target=keep).start()
+            ctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)
+        """,
+    "in sockets": """
+        def hoard():
+            kept = []
+            try:
+                while True: kept.append(socket.socketpair())
+            except OSError: time.sleep(30)
+        """,
+    "in empty files": """
+        def hoard():
+            for number in range(40000): os.close(os.open(f'/tmp/{os.getpid()}-{number}', os.O_CREAT))
+            time.sleep(30)
+        """,
+}
+
+
+@pytest.mark.parametrize("where", HOARDERS)
+def test_memory_is_seen_wherever_it_is_kept(where: str) -> None:
+    # Four processes of an interpreter, about 10 MB each, and 40, 15 and 40 MB in each.
+    program = "import os, socket, time\n" + textwrap.dedent(HOARDERS[where])
+    program += (
+        "def solve(x):\n    for _ in range(4):\n        if os.fork() == 0: hoard()\n    time.sleep(4)\n    return x\n"
+    )
+    limits = Limits(wall_s=20, cpu_s=20, memory_mb=96)
+    result = run_tests(program, "assert solve(1) == 1", "solve", limits)
+    assert (result.status, result.message) == ("memory", "used more than 96 MB")
+
+
+@pytest.mark.parametrize("ignore", ["signal.signal(signal.SIGCHLD, signal.SIG_IGN)", "os.waitpid(child, 0)"])
+def test_processor_time_of_ended_children_counts(ignore: str) -> None:
+    program = f"""
+import os, signal, time
+def solve(x):
+    for _ in range(8):
+        child = os.fork()
+        if child == 0:
+            while time.process_time() < 0.4: pass
+            os._exit(0)
+        try: {ignore}
+        except OSError: pass
+        time.sleep(0.5)
+    return x
+"""
+    result = run_tests(program, "assert solve(1) == 1", "solve", Limits(wall_s=60, cpu_s=1))
+    assert (result.status, result.message) == ("timeout", "used more than 1 s of processor time")
+
+
+@pytest.mark.parametrize("kind", ["processes", "threads"])
+def test_others_that_are_gone_at_the_deadline_earn_no_time(kind: str) -> None:
+    # While they run the first thread waits for a processor, which a program that is alone would get back.
+    start = {
+        "processes": "if os.fork() == 0:\n            burn()\n            os._exit(0)",
+        "threads": "threading.Thread(target=burn).start()",
+    }
+    program = f"""
+import hashlib, os, threading, time
+end = time.monotonic() + 1.0
+block = bytes(1 << 20)
+def burn():
+    while time.monotonic() < end: hashlib.sha256(block).digest()
+def solve(x):
+    for _ in range(10):
+        {start[kind]}
+    while time.monotonic() < end: hashlib.sha256(block).digest()
+    while True:
+        try: os.waitpid(-1, os.WNOHANG)
+        except OSError: pass
+"""
+    result = run_tests(program, "assert solve(1) == 1", "solve", Limits(wall_s=1.5, cpu_s=30))
+    assert (result.status, result.message, result.waited_s) == ("timeout", "ran longer than 1.5 s", 0.0)
+
+
+def test_every_refused_system_call_is_refused() -> None:
+    column = MACHINES[platform.machine()][0] if platform.machine() in MACHINES else None
+    if column is None:
+        pytest.skip(f"no filter for {platform.machine()}")
+    calls = {name: numbers[column] for name, numbers in REFUSED.items() if numbers[column] is not None}
+    program = """
+import ctypes, errno
+def solve(calls):
+    libc = ctypes.CDLL(None, use_errno=True)
+    return [name for name, number in calls.items() if libc.syscall(number, 0, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != 1]
+"""
+    result = run_tests(program, f"assert solve({calls!r}) == []", "solve")
+    assert result.status == "passed", result.failures
+
+
+def test_what_an_interpreter_needs_is_not_refused() -> None:
+    program = """
+import asyncio, concurrent.futures, mmap, multiprocessing, signal, subprocess, sys, tempfile, threading
+def solve(x):
+    async def twice(n):
+        await asyncio.sleep(0.01)
+        return await asyncio.to_thread(lambda: 2 * n)
+    async def both():
+        return await asyncio.gather(twice(x), twice(x + 1))
+    found = asyncio.run(both())
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        found += pool.map(abs, [-x])
+    found.append(subprocess.run([sys.executable, '-S', '-c', 'print(5)'], capture_output=True, text=True).stdout)
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context('fork').Process(target=lambda: theirs.send(7))
+    child.start(); found.append(ours.recv()); child.join()
+    with tempfile.TemporaryFile() as file:
+        file.write(b'xyz'); file.flush()
+        found.append(mmap.mmap(file.fileno(), 3)[:].decode())
+    signal.signal(signal.SIGALRM, lambda *_: found.append('rung')); signal.setitimer(signal.ITIMER_REAL, 0.01); signal.pause()
+    return found
+"""
+    result = run_tests(program, "assert solve(3) == [6, 8, 3, '5\\n', 7, 'xyz', 'rung']", "solve")
+    assert result.status == "passed", result.failures
 
 
 def test_there_are_thirty_attacks_and_more() -> None:

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from winnowrl.envs.code.checks import CheckPlan, plan_checks
@@ -27,9 +27,11 @@ MAX_WAITED = 4.0
 OTHERS_CPU_S = 0.05
 MAX_FAILURES = 10
 KEPT_OUTPUT = 4096
-# The process of the tests decodes and compares what the program sends, so it has room for several answers at once.
 # All judges share one sandbox, whose processes are counted together.
-JUDGE_LIMITS = Limits(cpu_s=60, memory_mb=1024, processes=4096, disk_mb=1)
+JUDGE_LIMITS = Limits(cpu_s=60, processes=4096, disk_mb=1)
+# What the tests make of an answer (a list of a range) costs memory in their process, for which the program pays: it may
+# take what the program may, and so much more for the interpreter and the answer itself.
+JUDGE_EXTRA_MB = 64
 DEFAULT_LIMITS = Limits()
 # Sandboxes at one time: enough to keep the processors busy while some programs sleep, and no more than memory bears.
 NUM_SLOTS = 4 * (os.cpu_count() or 1)
@@ -143,7 +145,7 @@ class _Run:
         }
         job = {
             "max_bytes": max_bytes,
-            "limits": kernel_limits(JUDGE_LIMITS),
+            "limits": kernel_limits(replace(JUDGE_LIMITS, memory_mb=self.limits.memory_mb + JUDGE_EXTRA_MB)),
             "entry_point": entry_point,
             "prelude": _compile_prelude(prelude),
             "tests": self.plan.code,

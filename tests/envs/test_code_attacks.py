@@ -584,6 +584,12 @@ def test_memory_is_seen_wherever_it_is_kept(where: str) -> None:
     assert (result.status, result.message) == ("memory", "used more than 96 MB")
 
 
+def test_an_answer_cannot_make_the_tests_spend_more_memory_than_the_program_may() -> None:
+    # Ten million integers take 400 MB as a list; the range itself is small.
+    program, tests = "def solve(x): return range(10_000_000)", "assert len(list(solve(1))) == 10_000_000"
+    assert run_tests(program, tests, "solve", Limits(memory_mb=128)).status == "failed"
+
+
 @pytest.mark.parametrize("ignore", ["signal.signal(signal.SIGCHLD, signal.SIG_IGN)", "os.waitpid(child, 0)"])
 def test_processor_time_of_ended_children_counts(ignore: str) -> None:
     program = f"""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from winnowrl.envs.alfworld.rooms import SHIPPED_GAMES, read_room_games
+from winnowrl.envs.alfworld.saving import write_whole
 from winnowrl.envs.tasks import Task, TaskSet
+
+logger = logging.getLogger(__name__)
 
 TASK_TYPES = (
     "pick_and_place_simple",
@@ -26,8 +29,9 @@ TASK_TYPES = (
 )
 SPLITS = {"train": "train", "seen": "valid_seen", "unseen": "valid_unseen", "eval": "valid_unseen"}
 GAME_FILE = "game.tw-pddl"
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 PROGRESS_FROM = 200
+MAX_NAMED = 5
 
 _GOAL = re.compile(r"Your task is to: (.*?)\.?\"")
 
@@ -67,18 +71,26 @@ def find_games(games: str | Path | None) -> Path | None:
 def game_tasks(folder: Path | None, split: str, task_types: Sequence[str], cache: Path) -> TaskSet:
     """The tasks of ``split``; ``Task.metadata`` has ``task_type``, ``game`` (what a worker opens) and ``split``.
 
+    A game whose file is damaged is left out, with a warning that names it.
+
     Raises:
-        ValueError: no such split, or no game of these types in it.
+        ValueError: no such split, or no game of these types in it that can be read.
     """
     if split not in SPLITS:
         raise ValueError(f"ALFWorld has no split {split!r}; it has: {', '.join(SPLITS)} (eval is unseen)")
+    damaged: list[str] = []
     if folder is None:
         rows: Iterable[dict[str, Any]] = _shipped_rows(SPLITS[split])
     else:
-        rows = _listed_rows(folder, SPLITS[split], cache)
+        rows, damaged = _listed_rows(folder, SPLITS[split], cache)
     tasks = [_task(row, split) for row in rows if row["task_type"] in task_types]
+    told = f"{len(damaged)} of its games are damaged and left out: {'; '.join(damaged[:MAX_NAMED])}"
+    told += "; …" if len(damaged) > MAX_NAMED else ""
     if not tasks:
-        raise ValueError(f"no game of {', '.join(task_types)} in {folder or 'the shipped games'}, split {split!r}")
+        named = f"no game of {', '.join(task_types)} in {folder or 'the shipped games'}, split {split!r}"
+        raise ValueError(f"{named}; {told}" if damaged else named)
+    if damaged:
+        logger.warning("ALFWorld, split %s: %s", split, told)
     return TaskSet(tasks, f"alfworld/{split}")
 
 
@@ -94,8 +106,11 @@ def _shipped_rows(split: str) -> Iterator[dict[str, Any]]:
             yield {"id": game.id, "task_type": game.task_type, "goal": game.goal, "game": source}
 
 
-def _listed_rows(folder: Path, split: str, cache: Path) -> list[dict[str, Any]]:
-    """The games under ``folder/split``, from the remembered list where the folder has not changed since."""
+def _listed_rows(folder: Path, split: str, cache: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The games under ``folder/split`` and what is wrong with the others.
+
+    Both are remembered, and read again when the folder has changed.
+    """
     trials = sorted(path for path in (folder / split).glob("*/*") if (path / GAME_FILE).exists())
     # The names and times of all trials: opening thousands of files is what takes long, not looking at them.
     seen = hashlib.blake2b(digest_size=16)
@@ -106,13 +121,21 @@ def _listed_rows(folder: Path, split: str, cache: Path) -> list[dict[str, Any]]:
     try:
         remembered = json.loads(index.read_text(encoding="utf-8"))
         if remembered["seen"] == seen.hexdigest():
-            rows: list[dict[str, Any]] = remembered["games"]
-            return rows
+            return list(remembered["games"]), list(remembered["damaged"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    rows = [row for trial in _with_progress(trials, split) if (row := _read_row(trial, folder)) is not None]
-    _write_index(index, {"seen": seen.hexdigest(), "games": rows})
-    return rows
+    rows: list[dict[str, Any]] = []
+    damaged: list[str] = []
+    for trial in _with_progress(trials, split):
+        try:
+            row = _read_row(trial, folder)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            damaged.append(f"{trial / GAME_FILE} ({type(error).__name__}: {error})")
+            continue
+        rows += [row] if row else []
+    content = {"seen": seen.hexdigest(), "games": rows, "damaged": damaged}
+    write_whole(index, json.dumps(content).encode())
+    return rows, damaged
 
 
 def _read_row(trial: Path, folder: Path) -> dict[str, Any] | None:
@@ -136,14 +159,3 @@ def _with_progress(trials: Sequence[Path], split: str) -> Iterable[Path]:
     from rich.progress import track
 
     return track(trials, f"Listing ALFWorld games ({split})", console=Console(stderr=True), transient=True)
-
-
-def _write_index(path: Path, content: dict[str, Any]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            json.dump(content, file)
-        Path(file.name).replace(path)
-    except OSError:
-        # A folder that cannot be written costs the next start its time, no more.
-        return

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import pickle
-import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,8 @@ from typing import Any
 import fast_downward
 from textworld.envs.pddl import textgen
 from textworld.logic import Rule
+
+from winnowrl.envs.alfworld.saving import write_whole
 
 _translate = fast_downward.pddl2sas
 
@@ -91,7 +92,7 @@ class Translations:
             return _parse(domain, problem), zlib.decompress(path.read_bytes()).decode()
         except (OSError, zlib.error, UnicodeDecodeError):
             task, sas = _translate(domain, problem)
-        _write_whole(path, zlib.compress(sas.encode(), 1))
+        write_whole(path, zlib.compress(sas.encode(), 1))
         return task, sas
 
 
@@ -104,14 +105,3 @@ def _parse(domain: str, problem: str) -> Any:
     task = parsing_functions.parse_task(*parsed)
     normalize.normalize(task)
     return task
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write under another name and rename, so that no reader sees half a file; a full disk only costs the saving."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(content)
-        Path(file.name).replace(path)
-    except OSError:
-        return

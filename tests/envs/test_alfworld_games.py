@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -10,6 +11,7 @@ import pytest
 
 from winnowrl.envs.alfworld.games import TASK_TYPES, find_games, game_tasks
 from winnowrl.envs.alfworld.rooms import pddl_problem, read_room_games
+from winnowrl.envs.alfworld.saving import write_whole
 
 GRAMMAR = '{"task": [{"rhs": "Your task is to: put a pen in the safe."}]}'
 
@@ -91,6 +93,47 @@ def test_a_broken_list_is_made_again(content: str, tmp_path: Path) -> None:
     (index,) = cache.glob("games-*.json")
     index.write_text(content)
     assert len(game_tasks(folder, "train", TASK_TYPES, cache)) == 1
+
+
+DAMAGED = [
+    "",
+    '{"grammar": "',
+    "[]",
+    "null",
+    '{"solvable": true}',
+    '{"solvable": true, "grammar": 3}',
+    "\xff",
+    "[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_game_is_left_out_and_named(content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_game(tmp_path, "train/pick_and_place_simple-Pen-None-Safe-1/trial_1")
+    damaged = write_game(tmp_path, "train/pick_and_place_simple-Pen-None-Safe-2/trial_1") / "game.tw-pddl"
+    damaged.write_bytes(content.encode("latin-1"))
+    folder, cache = find_games(tmp_path), tmp_path / "cache"
+    for _ in range(2):  # from the files, then from the remembered list
+        caplog.clear()
+        (task,) = game_tasks(folder, "train", TASK_TYPES, cache)
+        assert task.id == "train/pick_and_place_simple-Pen-None-Safe-1/trial_1"
+        assert f"1 of its games are damaged and left out: {damaged.resolve()} (" in caplog.text
+    (tmp_path / "json_2.1.1" / task.id / "game.tw-pddl").unlink()
+    with pytest.raises(ValueError, match=r"no game of .*split 'train'; 1 of its games are damaged .*Safe-2"):
+        game_tasks(folder, "train", TASK_TYPES, cache)
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_a_save_that_fails_leaves_nothing_behind(
+    is_folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "kept" / "list"
+    if is_folder:
+        (path / "in the way").mkdir(parents=True)
+    else:
+        monkeypatch.setattr(Path, "replace", lambda *_: os.replace(tmp_path / "gone", path))
+    write_whole(path, b"content")
+    assert [entry.name for entry in path.parent.iterdir()] == ["list"] * is_folder
 
 
 def test_a_folder_without_games_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

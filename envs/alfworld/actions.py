@@ -10,7 +10,7 @@ MATCHES = ("exact", "near")
 MAX_REPLY = 4_000
 MAX_ACTION = 120
 
-_TAGGED = re.compile(r"<action>(.*?)(?:</action>|$)", re.DOTALL | re.IGNORECASE)
+_TAG, _END_TAG = re.compile("<action>", re.IGNORECASE), re.compile("</action>", re.IGNORECASE)
 _LABELLED = re.compile(r"^[ \t]*(?:action|act|command)[ \t]*:[ \t]*(.+)$", re.MULTILINE | re.IGNORECASE)
 _LEADING = re.compile(r"^[\s>*\-`\"']+")
 _TRAILING = re.compile(r"[\s.!`\"'*]+$")
@@ -25,8 +25,8 @@ def extract_action(reply: str) -> str:
     full stop around it, and ``put X in/on Y`` as the games say it since 0.4, ``move X to Y``. Linear in the reply's length.
     """
     tail = reply[-MAX_REPLY:]
-    if tagged := _TAGGED.findall(tail):
-        chosen = tagged[-1]
+    if (tagged := _TAG.split(tail))[1:]:
+        chosen = _END_TAG.split(tagged[-1], maxsplit=1)[0]
     elif labelled := _LABELLED.findall(tail):
         chosen = labelled[-1]
     else:

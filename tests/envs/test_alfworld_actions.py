@@ -24,6 +24,8 @@ ADMISSIBLE = ("go to bed 1", "go to bed 2", "look", "move pen 1 to desk 1", "tak
         ("Action: look\nThen I will see.\nACTION: go to bed 2", "go to bed 2"),
         ("<think>go to bed 1</think><action>look</action>", "look"),
         ("<action>look</action> or <action>go to bed 2", "go to bed 2"),
+        ("<action>go to a<action>look</action>", "look"),
+        ("<action>look</action> <ACTION>go to bed 1</ACTION> is </action> mine", "go to bed 1"),
         ("First I think.\n\ngo to bed 1\n\n", "go to bed 1"),
         ("put pen 1 in/on desk 1", "move pen 1 to desk 1"),
         ("put pen 1 on desk 1", "move pen 1 to desk 1"),

@@ -135,11 +135,11 @@ class TrainingLoop:
         return f"step_{step:06d}" if is_due else None
 
     def _is_save_due(self) -> bool:
-        """Before an evaluation, which takes long, at the last step, and wherever a score may turn out the best."""
+        """At the last step, as often as asked, and where a held-out score, which comes after it, may turn out the best."""
         settings, step = self._config.checkpoint, self._done
         if step >= self._config.run.num_steps or (settings.every_steps > 0 and step % settings.every_steps == 0):
             return True
-        return settings.best_metric is not None and self._due_evaluation() is not None
+        return (settings.best_metric or "").startswith("eval/") and self._due_evaluation() is not None
 
     def _evaluate_if_due(self, request: StopRequest) -> None:
         label = self._due_evaluation()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator
 from functools import lru_cache
 from types import MappingProxyType
@@ -24,7 +23,6 @@ DRAWS_PER_TASK = 20
 NUM_OTHERS = 12
 MAX_ANSWER_CHARS = 20_000
 
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.S)
 _pool = SharedPool("winnowrl.envs.reasoning_gym_scorer")
 
 
@@ -149,9 +147,10 @@ class ReasoningGymEnv(TextEnv):
 def tagged_answer(reply: str) -> str | None:
     """What stands between the last answer tags outside thinking, else in the last box, else None."""
     visible = outside_thinking(reply)
-    tagged = _TAGGED.findall(visible)
-    if tagged:
-        return str(tagged[-1]).strip()
+    for part in reversed(visible.split("<answer>")[1:]):
+        answer, end, _ = part.partition("</answer>")
+        if end:
+            return answer.strip()
     boxes = balanced_boxes(visible)
     return boxes[-1][2] if boxes else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,10 +148,18 @@ def test_tasks_pickle() -> None:
         ("\\boxed{3}", "3"),
         ("<think><answer>1</answer></think> four", None),
         ("<answer>1", None),
+        ("<answer>1<answer>2</answer><answer>", "2"),
     ],
 )
 def test_tagged_answer(reply: str, answer: str | None) -> None:
     assert tagged_answer(reply) == answer
+
+
+@pytest.mark.parametrize("unit", ["<answer>", "</answer>", "<answer></answer>", "\\boxed{", "<think>"])
+def test_a_reply_of_tags_is_read_in_linear_time(unit: str) -> None:
+    started = time.process_time()
+    tagged_answer(unit * (131_072 // len(unit)))
+    assert time.process_time() - started < 1.0
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ _MARKER = re.compile(
     r"|\bfinal\s+answer\b[^.\n]{0,80}?\bis\b[*_:\s]{0,6}",
     re.I,
 )
-_SENTENCE_END = re.compile(r"[.!?](?=\s+[A-Z\\*$-]|\s*$)|\s+I hope\b", re.M)
+# Here and below a run of blanks is tried from its first one only: tried from each, a long run takes minutes.
+_SENTENCE_END = re.compile(r"[.!?](?=\s+[A-Z\\*$-]|\s*$)|(?<!\s)\s+I hope\b", re.M)
 _DELIMITER = re.compile(r"\\\\|\\\$|\$\$|\$|\\[\[\]()]|\n")
 _CLOSED_BY = {"$$": "$$", "$": "$", r"\[": r"\]", r"\(": r"\)"}
 UNPAIRED = re.compile(r"(?<!\d)\$(?!\s?\d)|\\[(\[]")
@@ -29,7 +30,7 @@ _NUMBER = re.compile(
     r"(?<![\w.,^])[-+]?[$€£¥]?(?:"
     r"\\frac\{-?\d+\}\{-?\d+\}"
     r"|\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\d)"
-    r"|(?:\d{1,3}(?: \d{3})+|\d++) \d++/\d++"
+    r"|(?:\d{1,3}(?: \d{3}){1,8}|\d++) \d++/\d++"
     r"|\d++/\d++|(?:\d++(?:\.\d++)?+|\.\d++)(?:e[-+]?\d++)?+"
     r")(?:\s*(?:\\?%|percent\b|pct\b))?(?![\w^])",
     re.I,
@@ -39,7 +40,7 @@ _JOIN_NUMBERS = re.compile(r"[\s*]*(?:,|\bor\b|\band\b|/|, or|, and)[\s*]*", re.
 
 # What follows gives a reason and is no part of the answer.
 _REASON = re.compile(
-    r",?\s+(?:since|because|which)\b|(?<=[\d$}]),?\s+(?:not|rather than|instead of)\s+(?=[$\d\\-])", re.I
+    r"(?:,|(?<!\s))\s+(?:since|because|which)\b|(?<=[\d$}]),?\s+(?:not|rather than|instead of)\s+(?=[$\d\\-])", re.I
 )
 _DENIED = re.compile(r"(?:\bnot\b|n't\b|\bnever\b|\bcannot\b|\bneither\b|\bnor\b)(?:\s+[a-z]+){0,3}[\s$*(:]*\Z", re.I)
 _DENIED_MAX_CHARS = 60
@@ -50,7 +51,7 @@ _CLEAR_RETRACTION = (
     r"|maybe|perhaps|possibly|alternatively"
 )
 _RETRACTION = re.compile(
-    rf"(?:\A|[.!?;\n])[\s*_(-]*(?:(?P<clear>{_CLEAR_RETRACTION})|or|wait|no|hmm+|but|however|rather|instead)\b"
+    rf"(?:\A|[.!?;\n])(?:[^\S\n]|[*_(-])*(?:(?P<clear>{_CLEAR_RETRACTION})|or|wait|no|hmm+|but|however|rather|instead)\b"
     r"|\b(?:could|might|may) (?:also |as well )?be\b|\b(?:correct|right|real|true) (?:one|value) is\b",
     re.I,
 )

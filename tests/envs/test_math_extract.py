@@ -150,8 +150,10 @@ def test_boxes_are_outermost_and_in_order() -> None:
     "text",
     ["\\boxed{" * 30000, "7" * 200_000 + "A", "\\(" * 100_000, "\\[" * 100_000 + "x", "$" * 200_001, " " * 200_000 + "x",
      "answer is " * 20_000, "answer is 5. " + "but " * 50_000, "answer is 5. or maybe " * 9_000,
+     *("The answer is 5" + unit * (200_000 // len(unit)) + "x" for unit in ("\n", "\n ", "\n*", " ", "\r", "\t", ". ")),
+     "The answer is " + "\r" * 200_000, "5 or " + "000 " * 50_000,
      "{" * 100_000 + "}" * 100_000, "5 , " * 50_000, "\\boxed{5} " * 20_000, "or " * 60_000],
-    ids=lambda text: text[:10],
+    ids=lambda text: repr(text[:20]),
 )  # fmt: skip
 def test_time_is_linear_in_hostile_text(text: str) -> None:
     start = time.process_time()

@@ -7,13 +7,14 @@ named by a number, so nothing a program defines (an ``__eq__`` that always agree
 
 from __future__ import annotations
 
+import builtins
 import os
 from abc import ABC, abstractmethod
 
 # As in typing, whose import takes as long as the rest of the start of the process.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any
 
     Export = Callable[[Any], tuple[bytes, int, str]]
@@ -27,7 +28,7 @@ class ChannelClosedError(Exception):
 
 
 class ProgramError(Exception):
-    """The program raised something that is no ordinary built-in exception."""
+    """The program raised something that is no ordinary exception."""
 
 
 class UnsendableError(TypeError):
@@ -35,7 +36,12 @@ class UnsendableError(TypeError):
 
 
 _PLAIN: tuple[type, ...] = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
-_TYPES: dict[str, type] = {kind.__name__: kind for kind in _PLAIN}
+_TYPES: dict[str, type] = {kind.__name__: kind for kind in (*_PLAIN, object, type, range, bytearray)}
+_TYPES |= {
+    name: kind for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)
+}
+_COLLECTIONS = ("OrderedDict", "Counter", "defaultdict", "deque")
+_TIMES = ("date", "time", "datetime", "timedelta", "timezone")
 
 
 def _construct(name: str, arguments: tuple[Any, ...]) -> Any:
@@ -45,6 +51,8 @@ def _construct(name: str, arguments: tuple[Any, ...]) -> Any:
         return complex(*arguments)
     if name == "range" and kinds == [int, int, int]:
         return range(*arguments)
+    if name == "slice" and len(kinds) == 3 and set(kinds) <= {int, type(None)}:
+        return slice(*arguments)
     if name == "bytearray" and kinds == [bytes]:
         return bytearray(arguments[0])
     if name == "Decimal" and kinds == [str]:
@@ -57,7 +65,42 @@ def _construct(name: str, arguments: tuple[Any, ...]) -> Any:
         return Fraction(*arguments)
     if name == "type" and kinds == [str] and arguments[0] in _TYPES:
         return _TYPES[arguments[0]]
+    if name in _COLLECTIONS and len(kinds) == 2 and kinds[0] is list:
+        return _construct_collection(name, *arguments)
+    if name in _TIMES and arguments:
+        return _construct_time(name, *arguments)
     raise ChannelClosedError(f"no value of kind {name[:40]!r} may cross")
+
+
+def _construct_collection(name: str, items: list[Any], option: Any) -> Any:
+    import collections
+
+    if name == "deque" and type(option) in (int, type(None)):
+        return collections.deque(items, option)
+    if name == "defaultdict" and (option is None or any(option is kind for kind in _PLAIN)):
+        return collections.defaultdict(option, dict(items))
+    if name == "OrderedDict":
+        return collections.OrderedDict(dict(items))
+    if name == "Counter":
+        counter: collections.Counter[Any] = collections.Counter()
+        dict.update(counter, items)
+        return counter
+    raise ChannelClosedError(f"no {name} of this kind may cross")
+
+
+def _construct_time(name: str, *arguments: Any) -> Any:
+    import datetime
+
+    *numbers, last = arguments
+    if name == "timezone":
+        numbers, is_allowed = [], type(last) is datetime.timedelta
+    elif name in ("time", "datetime"):
+        is_allowed = type(last) in (datetime.timezone, type(None))
+    else:
+        is_allowed = type(last) is int
+    if is_allowed and all(type(number) is int for number in numbers):
+        return getattr(datetime, name)(*arguments)
+    raise ChannelClosedError(f"no {name} of this kind may cross")
 
 
 def _deconstruct(value: Any) -> tuple[str, tuple[Any, ...]] | None:
@@ -65,198 +108,277 @@ def _deconstruct(value: Any) -> tuple[str, tuple[Any, ...]] | None:
     kind = type(value)
     if kind is complex:
         return "complex", (value.real, value.imag)
-    if kind is range:
-        return "range", (value.start, value.stop, value.step)
+    if kind is range or kind is slice:
+        return kind.__name__, (value.start, value.stop, value.step)
     if kind is bytearray:
         return "bytearray", (bytes(value),)
-    if kind is type and any(value is known for known in _PLAIN):
+    if kind is type and any(value is known for known in _TYPES.values()):
         return "type", (value.__name__,)
-    if kind.__name__ == "Decimal" and kind.__module__ == "decimal":
+    home, name = kind.__module__, kind.__name__
+    if home == "decimal" and name == "Decimal":
         return "Decimal", (str(value),)
-    if kind.__name__ == "Fraction" and kind.__module__ == "fractions":
+    if home == "fractions" and name == "Fraction":
         return "Fraction", (value.numerator, value.denominator)
+    if home == "collections" and name == "deque":
+        return name, (list(value), value.maxlen)
+    if home == "collections" and name in _COLLECTIONS:
+        option = value.default_factory if name == "defaultdict" else None
+        if option is None or any(option is known for known in _PLAIN):
+            return name, (list(value.items()), option)
+    if home == "datetime" and name in _TIMES:
+        return _deconstruct_time(name, value)
     return None
 
 
+def _deconstruct_time(name: str, value: Any) -> tuple[str, tuple[Any, ...]] | None:
+    if name == "timedelta":
+        return name, (value.days, value.seconds, value.microseconds)
+    if name == "timezone":
+        return name, (value.utcoffset(None),)
+    day = (value.year, value.month, value.day) if name != "time" else ()
+    if name == "date":
+        return name, day
+    if value.tzinfo is not None and type(value.tzinfo).__name__ != "timezone":
+        return None
+    return name, (*day, value.hour, value.minute, value.second, value.microsecond, value.tzinfo)
+
+
 _SEQUENCES: dict[type, bytes] = {list: b"l", tuple: b"t", set: b"s", frozenset: b"z"}
-_BASES: tuple[type, ...] = (int, float, str, bytes, list, tuple, dict, set, frozenset)
+# How the built-in part of an instance of a subclass is read without asking the subclass.
+IMMUTABLE: dict[str, Callable[[Any], Any]] = {
+    "int": int.__pos__,
+    "float": float.__pos__,
+    "complex": complex.__pos__,
+    "str": lambda value: str.__getitem__(value, slice(None)),
+    "bytes": lambda value: bytes.__getitem__(value, slice(None)),
+    "tuple": lambda value: tuple.__getitem__(value, slice(None)),
+    "frozenset": lambda value: frozenset(frozenset.__iter__(value)),
+}
+MUTABLE = ("list", "dict", "set", "bytearray", *_COLLECTIONS)
+
+
+def crosses(value: Any) -> bool:
+    """Whether a value goes to the other side as itself, what it holds left aside."""
+    return value is None or type(value) in _PLAIN or _deconstruct(value) is not None
+
+
+def is_mutable(value: Any) -> bool:
+    """Whether a value may cross and be changed in place."""
+    kind = type(value)
+    return kind in (list, dict, set, bytearray) or (kind.__module__ == "collections" and kind.__name__ in _COLLECTIONS)
+
+
+class Encoder:
+    """Writes plain values as bytes.
+
+    Args:
+        export: Names an object that is no plain value, or raises :class:`UnsendableError`.
+        shares: Write a container that occurs again as a reference to its first occurrence.
+        known: Containers by ``id`` that the other side has and that are written as their number.
+    """
+
+    def __init__(self, export: Export, *, shares: bool = False, known: dict[int, int] | None = None) -> None:
+        self.out = bytearray()
+        self.export, self.shares, self.known = export, shares, known or {}
+        self.seen: list[Any] = []
+        self.numbers: dict[int, int] = {}
+
+    def put(self, value: Any, depth: int = 0) -> None:
+        if depth > MAX_DEPTH:
+            raise UnsendableError(f"a value nested deeper than {MAX_DEPTH} levels")
+        kind = type(value)
+        out = self.out
+        if value is None or kind is bool:
+            out += b"N" if value is None else b"T" if value else b"F"
+        elif kind is int:
+            self._blob(b"i", b"%x" % value)
+        elif kind is str:
+            self._blob(b"u", value.encode("utf-8", "surrogatepass"))
+        elif kind is float:
+            self._blob(b"f", repr(value).encode())
+        elif kind is bytes:
+            self._blob(b"b", value)
+        elif id(value) in self.known or id(value) in self.numbers:
+            is_known = id(value) in self.known
+            self._blob(b"k" if is_known else b"r", b"%d" % (self.known if is_known else self.numbers)[id(value)])
+            return
+        elif kind in _SEQUENCES:
+            out += _SEQUENCES[kind] + len(value).to_bytes(4, "big")
+            for item in value:
+                self.put(item, depth + 1)
+        elif kind is dict:
+            out += b"d" + len(value).to_bytes(4, "big")
+            for key, item in value.items():
+                self.put(key, depth + 1)
+                self.put(item, depth + 1)
+        else:
+            self._put_other(value, depth)
+        if self.shares and is_mutable(value):
+            self.numbers[id(value)] = len(self.seen)
+            self.seen.append(value)  # which keeps it alive, so its id stays its own
+
+    def _put_other(self, value: Any, depth: int) -> None:
+        parts = _deconstruct(value)
+        if parts is not None:
+            self._blob(b"x", parts[0].encode())
+            self.put(parts[1], depth + 1)
+            return
+        tag, number, name = self.export(value)
+        self._blob(tag, b"%d %s" % (number, name[:120].encode("utf-8", "replace")))
+        if tag == b"v":
+            self.put(IMMUTABLE[name.split(" ")[1]](value), depth + 1)
+
+    def _blob(self, tag: bytes, data: bytes) -> None:
+        self.out += tag + len(data).to_bytes(4, "big") + data
 
 
 def encode(value: Any, export: Export) -> bytes:
-    """The bytes of a plain value. Instances of subclasses of built-in types go as the built-in type.
+    """The bytes of a plain value.
 
     Raises:
         UnsendableError: nested deeper than ``MAX_DEPTH``, or ``export`` refuses an object.
     """
-    out = bytearray()
-    _put(out, value, export, 0)
-    return bytes(out)
-
-
-def _put(out: bytearray, value: Any, export: Export, depth: int) -> None:
-    if depth > MAX_DEPTH:
-        raise UnsendableError(f"a value nested deeper than {MAX_DEPTH} levels")
-    kind = type(value)
-    if value is None or kind is bool:
-        out += b"N" if value is None else b"T" if value else b"F"
-    elif kind is int:
-        _blob(out, b"i", b"%x" % value)
-    elif kind is str:
-        _blob(out, b"u", value.encode("utf-8", "surrogatepass"))
-    elif kind is float:
-        _blob(out, b"f", repr(value).encode())
-    elif kind in _SEQUENCES:
-        out += _SEQUENCES[kind] + len(value).to_bytes(4, "big")
-        for item in value:
-            _put(out, item, export, depth + 1)
-    elif kind is dict:
-        out += b"d" + len(value).to_bytes(4, "big")
-        for key, item in value.items():
-            _put(out, key, export, depth + 1)
-            _put(out, item, export, depth + 1)
-    elif kind is bytes:
-        _blob(out, b"b", value)
-    else:
-        _put_other(out, value, export, depth)
-
-
-def _put_other(out: bytearray, value: Any, export: Export, depth: int) -> None:
-    parts = _deconstruct(value)
-    if parts is not None:
-        _blob(out, b"x", parts[0].encode())
-        _put(out, parts[1], export, depth + 1)
-        return
-    for base in _BASES:
-        if isinstance(value, base):
-            _put(out, base(value), export, depth)  # type: ignore[call-arg]
-            return
-    tag, number, name = export(value)
-    _blob(out, tag, b"%d %s" % (number, name[:80].encode("utf-8", "replace")))
-
-
-def _blob(out: bytearray, tag: bytes, data: bytes) -> None:
-    out += tag + len(data).to_bytes(4, "big") + data
-
-
-def decode(data: bytes, importer: Import) -> Any:
-    """The value of :func:`encode`'s bytes, built of exact built-in types only.
-
-    Raises:
-        ChannelClosedError: the bytes are no value.
-    """
-    try:
-        value, end = _take(data, 0, importer, 0)
-    except (IndexError, ValueError, ArithmeticError, TypeError, UnicodeError) as error:
-        raise ChannelClosedError(f"not a value: {type(error).__name__}") from None
-    if end != len(data):
-        raise ChannelClosedError("bytes after the value")
-    return value
+    encoder = Encoder(export)
+    encoder.put(value)
+    return bytes(encoder.out)
 
 
 _CONSTANTS = {b"N": None, b"T": True, b"F": False}
 
 
-def _take(data: bytes, at: int, importer: Import, depth: int) -> tuple[Any, int]:
-    if depth > MAX_DEPTH + 2:
-        raise ChannelClosedError("nested too deep")
-    tag = data[at : at + 1]
-    if tag in _CONSTANTS:
-        return _CONSTANTS[tag], at + 1
-    size = int.from_bytes(data[at + 1 : at + 5], "big")
-    at += 5
-    if tag in b"ltszd" and tag:
-        return _take_items(data, at, tag, size, importer, depth)
-    blob, end = data[at : at + size], at + size
-    if len(blob) != size:
-        raise ChannelClosedError("a value cut short")
-    if tag == b"i":
-        return int(blob, 16), end
-    if tag == b"u":
-        return blob.decode("utf-8", "surrogatepass"), end
-    if tag == b"f":
-        return float(blob), end
-    if tag == b"b":
-        return blob, end
-    if tag == b"x":
-        arguments, end = _take(data, end, importer, depth + 1)
-        if type(arguments) is not tuple:
-            raise ChannelClosedError("a value without its parts")
-        return _construct(blob.decode(), arguments), end
-    number, _, name = blob.decode("utf-8", "replace").partition(" ")
-    return importer(tag, int(number), name), end
+class Decoder:
+    """Reads what :class:`Encoder` wrote, of exact built-in types only.
+
+    Args:
+        importer: Finds or makes the stand-in of an object.
+        shares: References to containers read before are allowed; ``seen`` has all of them in the writer's order.
+        known: The containers that the writer may refer to by their number.
+    """
+
+    def __init__(self, data: bytes, importer: Import, *, shares: bool = False, known: list[Any] | None = None) -> None:
+        self.data, self.at, self.importer = data, 0, importer
+        self.shares, self.known = shares, known or []
+        self.seen: list[Any] = []
+
+    def take(self, depth: int = 0) -> Any:
+        if depth > MAX_DEPTH + 2:
+            raise ChannelClosedError("nested too deep")
+        tag = self.data[self.at : self.at + 1]
+        if tag in _CONSTANTS:
+            self.at += 1
+            return _CONSTANTS[tag]
+        size = int.from_bytes(self.data[self.at + 1 : self.at + 5], "big")
+        self.at += 5
+        if tag in b"ltszd" and tag:
+            value = self._take_items(tag, size, depth)
+        else:
+            value = self._take_blob(tag, size, depth)
+            if tag in b"kr":
+                return value
+        if self.shares and is_mutable(value):
+            self.seen.append(value)
+        return value
+
+    def _take_blob(self, tag: bytes, size: int, depth: int) -> Any:
+        blob = self.data[self.at : self.at + size]
+        self.at += size
+        if len(blob) != size:
+            raise ChannelClosedError("a value cut short")
+        if tag == b"i":
+            return int(blob, 16)
+        if tag == b"u":
+            return blob.decode("utf-8", "surrogatepass")
+        if tag == b"f":
+            return float(blob)
+        if tag == b"b":
+            return blob
+        if tag in b"kr":
+            number = int(blob)
+            return (self.known if tag == b"k" else self.seen)[number if number >= 0 else len(self.data)]
+        if tag == b"x":
+            arguments = self.take(depth + 1)
+            if type(arguments) is not tuple:
+                raise ChannelClosedError("a value without its parts")
+            return _construct(blob.decode(), arguments)
+        number_text, _, name = blob.decode("utf-8", "replace").partition(" ")
+        if tag == b"v":
+            return self.importer(tag, int(number_text), name, self.take(depth + 1))  # type: ignore[call-arg]
+        return self.importer(tag, int(number_text), name)
+
+    def _take_items(self, tag: bytes, size: int, depth: int) -> Any:
+        if size > len(self.data) - self.at:
+            raise ChannelClosedError("a container cut short")
+        items = [self.take(depth + 1) for _ in range(size * 2 if tag == b"d" else size)]
+        if tag == b"d":
+            return dict(zip(items[::2], items[1::2], strict=True))
+        kind: type = {b"l": list, b"t": tuple, b"s": set, b"z": frozenset}[tag]
+        return kind(items)
+
+    def whole(self) -> Any:
+        """The one value that the bytes hold.
+
+        Raises:
+            ChannelClosedError: they hold no value, or more.
+        """
+        try:
+            value = self.take()
+        except (IndexError, ValueError, ArithmeticError, TypeError, UnicodeError) as error:
+            raise ChannelClosedError(f"not a value: {type(error).__name__}") from None
+        if self.at != len(self.data):
+            raise ChannelClosedError("bytes after the value")
+        return value
 
 
-def _take_items(data: bytes, at: int, tag: bytes, size: int, importer: Import, depth: int) -> tuple[Any, int]:
-    if size > len(data) - at:
-        raise ChannelClosedError("a container cut short")
-    items = []
-    for _ in range(size * 2 if tag == b"d" else size):
-        item, at = _take(data, at, importer, depth + 1)
-        items.append(item)
-    if tag == b"d":
-        return dict(zip(items[::2], items[1::2], strict=True)), at
-    kind: type = {b"l": list, b"t": tuple, b"s": set, b"z": frozenset}[tag]
-    return kind(items), at
+def decode(data: bytes, importer: Import) -> Any:
+    """The value of :func:`encode`'s bytes.
+
+    Raises:
+        ChannelClosedError: the bytes are no value.
+    """
+    return Decoder(data, importer).whole()
 
 
-class Remote:
-    """An object that lives on the other side. It equals only itself and has no order: no operator is trusted."""
+# What an object of the program may be able to do, as far as the other side needs to know: its stand-in can do no more.
+TRAITS = (
+    *("__call__", "__iter__", "__next__", "__len__", "__getitem__", "__setitem__", "__delitem__", "__contains__"),
+    *("__bool__", "__enter__", "__exit__", "__await__", "__aiter__", "__anext__", "__aenter__", "__aexit__"),
+    *("__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__str__", "__format__", "__instancecheck__"),
+    *("__int__", "__float__", "__complex__", "__index__", "__round__", "__trunc__", "__floor__", "__ceil__"),
+    *("__neg__", "__pos__", "__abs__", "__invert__", "__reversed__", "__fspath__", "__bytes__"),
+    *("__add__", "__sub__", "__mul__", "__matmul__", "__truediv__", "__floordiv__", "__mod__", "__divmod__", "__pow__"),
+    *("__lshift__", "__rshift__", "__and__", "__xor__", "__or__"),
+    *("__radd__", "__rsub__", "__rmul__", "__rmatmul__", "__rtruediv__", "__rfloordiv__", "__rmod__", "__rpow__"),
+    *("__rand__", "__rxor__", "__ror__", "__iadd__", "__isub__", "__imul__", "__iand__", "__ior__", "__ixor__"),
+    "exception",
+    "coroutine",
+)
 
-    __slots__ = ("_name", "_number", "_peer")
 
-    def __init__(self, peer: Peer, number: int, name: str) -> None:
-        self._peer, self._number, self._name = peer, number, name
+class Handle:
+    """An object that lives on the other side, by its number."""
+
+    __slots__ = ("_remote_name", "_remote_number", "_remote_peer")
+    _remote_name: str
+    _remote_number: int
+    _remote_peer: Any
+
+    def __init__(self, peer: Any, number: int, name: str) -> None:
+        for slot, value in zip(Handle.__slots__, (name, number, peer), strict=True):
+            object.__setattr__(self, slot, value)
+
+
+class Remote(Handle):
+    """A function that lives on the other side."""
+
+    __slots__ = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._peer.call(self, args, kwargs)
+        return self._remote_peer.call(self, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self._peer.ask("getattr", self, name)
-
-    def __iter__(self) -> Iterator[Any]:
-        iterator: Iterator[Any] = _exactly(Remote, self._peer.ask("iter", self))
-        return iterator
-
-    def __next__(self) -> Any:
-        found = self._peer.ask("next", self)
-        if type(found) is not tuple or len(found) != 1:
-            raise StopIteration
-        return found[0]
-
-    def __len__(self) -> int:
-        length: int = _exactly(int, self._peer.ask("len", self))
-        return length
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._peer.ask("getitem", self, key)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._peer.ask("setitem", self, key, value)
-
-    def __bool__(self) -> bool:
-        truth: bool = _exactly(bool, self._peer.ask("bool", self))
-        return truth
-
-    def __str__(self) -> str:
-        text: str = _exactly(str, self._peer.ask("str", self))
-        return text
-
-    def __repr__(self) -> str:
-        return f"<{self._name}>"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Remote) and other._number == self._number
-
-    def __hash__(self) -> int:
-        return self._number
-
-
-def _exactly(kind: type, value: Any) -> Any:
-    if type(value) is not kind:
-        raise TypeError(f"expected {kind.__name__} from the program, got {type(value).__name__}")
-    return value
+        if name == "__name__":
+            return self._remote_name
+        raise AttributeError(name)
 
 
 def is_text(value: Any, text: str) -> bool:
@@ -276,29 +398,28 @@ class Peer(ABC):
         self.fd, self.max_bytes = fd, max_bytes
         self.objects: dict[int, Any] = {}
         self.numbers: dict[int, int] = {}
-        self.remotes: dict[int, Remote] = {}
+        self.remotes: dict[int, Any] = {}
         self.is_closed = False
 
     @abstractmethod
     def perform(self, operation: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Do what the other side asked and return the answer: ``("value", v)`` or ``("raise", names, text, line)``."""
+        """Do what the other side asked and return the answer, ``("value", …)`` or ``("raise", …)``."""
 
     @abstractmethod
-    def may_export(self, value: Any) -> bool:
-        """Whether the other side may hold a stand-in for ``value``."""
+    def describe(self, value: Any) -> tuple[bytes, str]:
+        """How ``value`` is named to the other side, or :class:`UnsendableError`."""
 
-    def call(self, target: Remote, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.ask("call", target, args, kwargs)
+    @abstractmethod
+    def call(self, target: Handle, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call an object of the other side."""
 
-    def ask(self, operation: str, *arguments: Any) -> Any:
-        """The other side's answer, or the exception it answered with."""
+    def make_remote(self, number: int, name: str) -> Any:
+        return Remote(self, number, name)
+
+    def ask(self, operation: str, *arguments: Any) -> tuple[Any, ...]:
+        """The other side's answer."""
         self.send(("ask", operation, arguments))
-        return self.settle(self.wait_for_answer())
-
-    def settle(self, answer: tuple[Any, ...]) -> Any:
-        if is_text(answer[0], "value") and len(answer) == 2:
-            return answer[1]
-        raise ProgramError(repr(answer[1:]))
+        return self.wait_for_answer()
 
     def wait_for_answer(self) -> tuple[Any, ...]:
         while True:
@@ -308,7 +429,7 @@ class Peer(ABC):
             elif is_text(message[0], "answer") and len(message) == 2 and type(message[1]) is tuple and message[1]:
                 return message[1]
             else:
-                raise self._closed("a message that is neither question nor answer")
+                raise self.closed("a message that is neither question nor answer")
 
     def answer(self, operation: Any, arguments: tuple[Any, ...]) -> None:
         result = self.perform(operation if type(operation) is str else "", arguments)
@@ -320,12 +441,12 @@ class Peer(ABC):
             reason = (
                 str(error) if isinstance(error, UnsendableError) else f"an object that raises {type(error).__name__}"
             )
-            self.send(("answer", ("raise", ["TypeError"], f"the program returned {reason}", 0)))
+            self.send(("answer", ("raise", "TypeError", None, f"the program returned {reason}", 0, None)))
 
     def send(self, message: tuple[Any, ...]) -> None:
         if self.is_closed:
             raise ChannelClosedError("the program is gone")
-        data = encode(message, self._export)
+        data = encode(message, self.export)
         if len(data) > self.max_bytes:
             raise UnsendableError(f"a value of {len(data) >> 10} kB; at most {self.max_bytes >> 10} kB may cross")
         view = memoryview(len(data).to_bytes(4, "big") + data)
@@ -333,19 +454,22 @@ class Peer(ABC):
             while view:
                 view = view[os.write(self.fd, view) :]
         except OSError:
-            raise self._closed("the program is gone") from None
+            raise self.closed("the program is gone") from None
 
     def receive(self) -> tuple[Any, ...]:
         size = int.from_bytes(self._read(4), "big")
         if size > self.max_bytes:
-            raise self._closed("a message larger than allowed")
-        try:
-            message = decode(self._read(size), self._import)
-        except ChannelClosedError as error:
-            raise self._closed(str(error)) from None
+            raise self.closed("a message larger than allowed")
+        message = self.decoded(Decoder(self._read(size), self.import_))
         if type(message) is not tuple or not message:
-            raise self._closed("not a message")
+            raise self.closed("not a message")
         return message
+
+    def decoded(self, decoder: Decoder) -> Any:
+        try:
+            return decoder.whole()
+        except ChannelClosedError as error:
+            raise self.closed(str(error)) from None
 
     def _read(self, size: int) -> bytes:
         parts = bytearray()
@@ -355,27 +479,30 @@ class Peer(ABC):
             except OSError:
                 part = b""
             if not part:
-                raise self._closed("the program is gone")
+                raise self.closed("the program is gone")
             parts += part
         return bytes(parts)
 
-    def _closed(self, reason: str) -> ChannelClosedError:
+    def closed(self, reason: str) -> ChannelClosedError:
         self.is_closed = True
         return ChannelClosedError(reason)
 
-    def _export(self, value: Any) -> tuple[bytes, int, str]:
-        if type(value) is Remote:
-            return b"h", value._number, ""
-        if not self.may_export(value):
-            raise UnsendableError(f"an object of type {type(value).__name__}")
+    def export(self, value: Any) -> tuple[bytes, int, str]:
+        if issubclass(type(value), Handle):
+            return b"h", value._remote_number, ""
+        tag, name = self.describe(value)
+        if tag == b"h":
+            return tag, int(name), ""
         number = self.numbers.setdefault(id(value), len(self.objects) + 1)
         self.objects[number] = value  # keeps it alive, so its id stays its own
-        return b"o", number, type(value).__name__
+        return tag, number, name
 
-    def _import(self, tag: bytes, number: int, name: str) -> Any:
+    def import_(self, tag: bytes, number: int, name: str) -> Any:
         if tag == b"o":
             # One object, one Remote: tests may ask whether two results are the same object.
-            return self.remotes.setdefault(number, Remote(self, number, name))
+            if number not in self.remotes:
+                self.remotes[number] = self.make_remote(number, name)
+            return self.remotes[number]
         if tag == b"h" and number in self.objects:
             return self.objects[number]
         raise ChannelClosedError("an object that was never handed out")

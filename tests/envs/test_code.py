@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import datetime
 import json
 import logging
 import os
@@ -67,7 +69,17 @@ def no_objects(tag: bytes, number: int, name: str) -> Any:
         2 + 3j,
         range(1, 9, 2),
         bytearray(b"x"),
+        slice(1, None, 2),
         int,
+        KeyError,
+        collections.deque([1, 2], 5),
+        collections.OrderedDict(b=1, a=2),
+        collections.Counter("aab"),
+        collections.defaultdict(list, {1: [2]}),
+        datetime.date(2020, 1, 2),
+        datetime.datetime(2020, 1, 2, 3, 4, 5, 6, datetime.UTC),
+        datetime.time(1, 2),
+        datetime.timedelta(days=-1, microseconds=1),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -77,16 +89,19 @@ def test_a_plain_value_crosses_unchanged(value: Any) -> None:
     assert type(back) is type(value)
 
 
-def test_a_subclass_crosses_as_the_builtin_type() -> None:
-    class Liar(int):
-        def __eq__(self, other: object) -> bool:
-            return True
-
-        __hash__ = int.__hash__
-
-    back = decode(encode([Liar(5)], refuse), no_objects)
-    assert back != [6]
-    assert type(back[0]) is int
+def test_an_instance_of_a_subclass_is_compared_by_its_builtin_part() -> None:
+    program = "class Liar(BASE):\n    def __eq__(self, other): return True\n    def __ne__(self, other): return False\n"
+    program += "    __hash__ = None\n    __len__ = __int__ = __float__ = __index__ = lambda self: 6\n"
+    program += "    WORD = 1\ndef f(): return Liar(PART)"
+    for base, part, other in (
+        ("int", "5", "6"),
+        ("str", "'a'", "'b'"),
+        ("tuple", "(1,)", "(2,)"),
+        ("float", "1.5", "6.0"),
+    ):
+        text = program.replace("BASE", base).replace("PART", part)
+        assert check(text, f"assert f() == {other}") == (0, 1, "failed")
+        assert check(text, f"assert f() == {part} and isinstance(f(), {base}) and f().WORD == 1") == (1, 1, "passed")
 
 
 def test_a_value_nested_too_deep_is_refused() -> None:
@@ -111,6 +126,14 @@ def test_a_value_nested_too_deep_is_refused() -> None:
         b"x\x00\x00\x00\x07Decimal" + encode(("zz",), refuse),
         b"x\x00\x00\x00\x08Fraction" + encode(("1e999999999",), refuse),
         b"x\x00\x00\x00\x09bytearray" + encode((1 << 40,), refuse),
+        b"x\x00\x00\x00\x05deque" + encode(([1], "x"), refuse),
+        b"x\x00\x00\x00\x04date" + encode((2020, 13, 1), refuse),
+        b"x\x00\x00\x00\x08datetime" + encode((2020, 1, 1, [], 0, 0, 0, None), refuse),
+        b"x\x00\x00\x00\x09timedelta" + encode((10**30, 0, 0), refuse),
+        b"x\x00\x00\x00\x05Child" + encode("no tuple", refuse),
+        b"k\x00\x00\x00\x010",
+        b"r\x00\x00\x00\x010",
+        b"r\x00\x00\x00\x02-1",
         b"o\x00\x00\x00\x031 x",
         b"NN",
     ],
@@ -389,6 +412,184 @@ def test_tests_that_hand_over_what_cannot_cross_decide_nothing() -> None:
     result = run_tests("def f(x): return 1", "class Node: pass\nassert f(Node()) == 1", "f")
     assert result.status == "unsupported"
     assert not result.is_decided
+
+
+# -- what crosses, what decides nothing
+
+BAD = "class Bad(ValueError):\n    def __init__(self, code): super().__init__(f'code {code}'); self.code = code\n"
+WORKS = {
+    "in place by keyword": ("def f(nums, k=1): nums.reverse()", "a = [1, 2, 3]\nf(nums=a)\nassert a == [3, 2, 1]"),
+    "in place inside": ("def f(g): g[0].append(1)", "a = [[0]]\nr = a[0]\nf(a)\nassert r == [0, 1] and a[0] is r"),
+    "in place inside a tuple": ("def f(t): t[0].append(1)", "a = ([0],)\nf(a)\nassert a == ([0, 1],)"),
+    "in place moved": ("def f(g): g.reverse()", "a = [[0], [1]]\nr = a[0]\nf(a)\nassert a == [[1], [0]] and a[1] is r"),
+    "in place deque": (
+        "def f(q, d): q.rotate(1); d['z'] = 1",
+        "from collections import Counter, deque\nq, d = deque([1, 2]), Counter()\nf(q, d)\n"
+        "assert list(q) == [2, 1] and d['z'] == 1",
+    ),
+    "one list twice": ("def f(a, b): a.append(1); return b", "x = []\nassert f(x, x) == [1]"),
+    "ordered dictionary": (
+        "from collections import OrderedDict\nclass f(OrderedDict):\n"
+        "    def put(self, k, v): self[k] = v; self.move_to_end(k)\n"
+        "    def get(self, k): return self[k] if k in self else -1",
+        "c = f()\nc.put(1, 5)\nc.put(2, 6)\nassert c.get(1) == 5 and c.get(3) == -1 and len(c) == 2 and 2 in c\n"
+        "c.put(1, 7)\nassert c == {1: 7, 2: 6} and list(c) == [2, 1]",
+    ),
+    "list with methods": (
+        "class f(list):\n    def push(self, x): self.append(x)",
+        "s = f()\ns.push(3)\nassert s == [3] and s[0] == 3 and s[:1] == [3] and s + [4] == [3, 4] and sorted(s) == [3]\n"
+        "assert s.pop() == 3 and not s and s == [] and isinstance(s, list)",
+    ),
+    "named tuple": (
+        "from collections import namedtuple\nP = namedtuple('P', 'x y')\ndef f(a, b): return P(a, b)",
+        "p = f(1, 2)\nassert p.x == 1 and p == (1, 2) and p._replace(x=3) == (3, 2) and repr(p) == 'P(x=1, y=2)'\n"
+        "x, y = p\nassert y == 2",
+    ),
+    "vector that is a tuple": (
+        "from typing import NamedTuple\nclass f(NamedTuple):\n    x: int\n    y: int\n"
+        "    def __add__(s, o): return f(s.x + o.x, s.y + o.y)\n    def __neg__(s): return f(-s.x, -s.y)",
+        "assert f(1, 2) + f(3, 4) == (4, 6) and (-f(1, 2)).y == -2 and f(1, 2) < f(1, 3)",
+    ),
+    "enumeration": (
+        "from enum import Enum, IntEnum\nclass f(IntEnum):\n    A = 1\nclass C(Enum):\n    R = 'r'",
+        "assert f.A.name == 'A' and f.A == 1 and f(1) is f.A and C.R.value == 'r' and C('r') == C.R and len(C) == 1",
+    ),
+    "counter": (
+        "from collections import Counter, defaultdict\ndef f(s): return Counter(s), defaultdict(lambda: 7)",
+        "c, d = f('aab')\nassert c['z'] == 0 and c.most_common(1) == [('a', 2)] and d['q'] == 7",
+    ),
+    "dates": (
+        "from datetime import date, timedelta\nfrom collections import deque\n"
+        "def f(d): return d + timedelta(days=1), deque([d])",
+        "from datetime import date\nfrom collections import deque\nd = date(2020, 1, 1)\n"
+        "assert f(d) == (date(2020, 1, 2), deque([d]))",
+    ),
+    "own exception": (
+        BAD + "def f(x): raise Bad(x)",
+        "import unittest\ntry:\n    f(3)\n    assert False\nexcept Bad as error:\n"
+        "    assert error.code == 3 and str(error) == 'code 3'\n"
+        "    assert error.args == ('code 3',) and isinstance(error, ValueError)\n"
+        "class T(unittest.TestCase):\n    def test_a(self):\n        with self.assertRaisesRegex(Bad, 'code'): f(4)\n"
+        "        self.assertRaises(ValueError, f, 1)",
+    ),
+    "own exceptions derived from each other": (
+        "class A(Exception): pass\nclass B(A, KeyError): pass\ndef f(x): raise B(x)",
+        "for kind in (B, A, KeyError, LookupError):\n    try: f(1)\n    except kind: continue\n    assert False\n"
+        "assert issubclass(B, A)",
+    ),
+    "standard exception": (
+        "import json\ndef f(x): return json.loads(x)",
+        "import json\ntry:\n    f('{')\n    assert False\nexcept json.JSONDecodeError as error:\n    assert error.pos == 1",
+    ),
+    "what an exception holds": (
+        "def f(x):\n    if x: raise ValueError('bad', x)\n    return {}['a']",
+        "try:\n    f(1)\n    assert False\nexcept ValueError as e:\n    assert e.args == ('bad', 1)\n"
+        "try:\n    f(0)\n    assert False\nexcept KeyError as e:\n    assert str(e) == \"'a'\" and e.args == ('a',)\n"
+        "try:\n    f(1)\n    assert False\nexcept Exception as e:\n    assert type(e) is ValueError",
+    ),
+    "exceptions of callbacks": (
+        BAD + "def f(fn, d):\n    try: return fn()\n"
+        "    except ZeroDivisionError: return d\n    except Bad as error: return error.code",
+        "assert f(lambda: 1 / 0, 7) == 7\ndef fail(): raise Bad(5)\nassert f(fail, 7) == 5",
+    ),
+    "exception classes": (
+        BAD + "def f(fn, kinds):\n    try: return fn()\n    except kinds: return 'caught'",
+        "assert f(lambda: {}[1], (KeyError, ValueError)) == 'caught'\ndef fail(): raise Bad(1)\n"
+        "assert f(fail, Bad) == 'caught'",
+    ),
+    "coroutine": (
+        "import asyncio\nasync def f(x):\n    await asyncio.sleep(0)\n    return x + 1",
+        "import asyncio\nassert asyncio.run(f(1)) == 2\nasync def test_a():\n    assert await f(2) == 3\n"
+        "    assert await asyncio.gather(f(3), f(4)) == [4, 5]",
+    ),
+    "operators between objects": (
+        "class f:\n    def __init__(s, x): s.x = x\n    def __add__(s, o): return f(s.x + o.x)\n"
+        "    def __neg__(s): return f(-s.x)\n"
+        "    def __float__(s): return float(s.x)",
+        "assert (f(1) + f(2)).x == 3 and (-f(1)).x == -1 and float(f(2)) == 2.0",
+    ),
+    "attributes and items": (
+        "class f:\n    v = 0\n    def __init__(s): s.d = {}\n    def __setitem__(s, k, v): s.d[k] = v\n"
+        "    def __getitem__(s, k): return s.d[k]\n"
+        "    def __delitem__(s, k): del s.d[k]\n    def __len__(s): return len(s.d)",
+        "o = f()\no.v = 3\nassert o.v == 3\no[1] = 2\nassert o[1] == 2 and len(o) == 1\ndel o[1]\n"
+        "assert len(o) == 0 and not o",
+    ),
+    "with": (
+        "log = []\nclass f:\n    def __enter__(s): return 3\n    def __exit__(s, *a): log.append(a); return False\n"
+        "def left(): return len(log)",
+        "with f() as x:\n    assert x == 3\nassert left() == 1",
+    ),
+    "members of a container": (
+        "class f:\n    def __init__(s, *a): s.a = list(a)\n    def __len__(s): return len(s.a)\n"
+        "    def __iter__(s): return iter(s.a)\n"
+        "    def __contains__(s, x): return x in s.a\n    def add(s, x): s.a.append(x)",
+        "o = f(1, 2)\nassert 2 in o and 3 not in o\no.add(3)\n"
+        "assert 3 in o and len(o) == 3 and list(o) == [1, 2, 3] and list(o) == [1, 2, 3]",
+    ),
+    "what an object is": (
+        "import functools\nclass A: pass\nclass B(A): pass\ndef g(n): yield n\ndef f(h=None):\n    'Do.'\n"
+        "    return functools.wraps(h)(lambda: 1) if h else B()",
+        "import types\nfrom collections.abc import Iterator\ndef foo(): pass\n"
+        "assert isinstance(f(), A) and issubclass(B, A) and not isinstance(3, A) and type(f()).__name__ == 'B'\n"
+        "assert f(foo).__name__ == 'foo' and f.__doc__ == 'Do.'\n"
+        "assert isinstance(g(1), types.GeneratorType) and isinstance(g(1), Iterator)\n"
+        "assert callable(f) and not callable(f()) and not isinstance(f(), Iterator)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_what_a_program_makes_can_be_tested(name: str) -> None:
+    program, tests = WORKS[name]
+    result = run_tests(program, tests, "f")
+    assert (result.status, result.failures) == ("passed", ())
+
+
+@pytest.mark.parametrize(
+    ("program", "tests"),
+    [
+        ("from dataclasses import dataclass\n@dataclass\nclass f:\n    x: int", "assert f(1) == f(1)"),
+        ("class f:\n    def __lt__(s, o): return True", "assert sorted([f(), f()])"),
+        ("class f:\n    def __contains__(s, x): return True", "assert 3 in f()"),
+        ("class f:\n    def __add__(s, o): return 3", "assert f() + 1 == 3"),
+        ("class f:\n    def __rsub__(s, o): return 0", "assert abs(3.14 - f()) < 1e-6"),
+        ("class f(list): pass", "x = f()\nx += [1]\nassert x == [1]"),
+        ("class f: pass", "import copy\nassert copy.deepcopy(f()) is not None"),
+        ("class f: pass", "class Sub(f): pass\nassert Sub()"),
+        ("import uuid\ndef f(): return uuid.UUID(int=5)", "import uuid\nassert f() == uuid.UUID(int=5)"),
+        (
+            "class f:\n    async def __aenter__(s): return 3\n    async def __aexit__(s, *a): pass",
+            "async def test_a():\n    async with f() as x:\n        assert x == 3",
+        ),
+        (
+            "def f(fn):\n    return fn()",
+            "class Odd(Exception): pass\ndef fail(): raise Odd\ntry: f(fail)\nexcept Odd: pass\nassert True",
+        ),
+        ("def f(x): return len(x)", "assert f(list(range(400000))) == 400000"),
+        ("def f(x): return 1", "a = []\nfor _ in range(70): a = [a]\nassert f(a) == 1"),
+        ("def f(x): return 1", "a = []\na.append(a)\nassert f(a) == 1"),
+        ("def f(x): return x()", "assert f(lambda: list(range(400000)))"),
+    ],
+)
+def test_what_cannot_cross_decides_nothing(program: str, tests: str) -> None:
+    assert check(program, tests)[2] == "unsupported"
+
+
+@pytest.mark.parametrize(
+    ("program", "tests"),
+    [
+        # Without the ability it fails as it would in one process.
+        ("class f: pass", "assert 3 in f()"),
+        ("class f: pass", "assert f() + 1 == 3"),
+        ("class f: pass", "assert sorted([f(), f()])"),
+        ("class f: pass", "assert f() == f()"),
+        ("class f: pass", "with f() as x:\n    assert x"),
+        ("def f(): yield 1", "assert f()[0] == 1"),
+    ],
+)
+def test_what_an_object_cannot_do_is_a_failure(program: str, tests: str) -> None:
+    assert check(program, tests)[2] == "failed"
 
 
 def test_a_limit_is_kept_to_the_tenth_of_a_second() -> None:

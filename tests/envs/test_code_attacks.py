@@ -695,3 +695,92 @@ def solve(x):
 """
     result = run_tests(program, TESTS, "solve")
     assert (result.passed, result.total, result.status) == (TOTAL, TOTAL, "passed")
+
+
+# A program that does not know the answer, and tests by which it might pass all the same.
+FORGERIES = {
+    "length and members of two minds": (
+        "import itertools\nclass L:\n    def __len__(self): return 3\n    def __iter__(self): return itertools.count()\n"
+        "    def __contains__(self, x): return True\ndef f(n): return L()",
+        "r = f(5)\nassert len(r) == 3 and all(p in r for p in [2, 3, 5])",
+    ),
+    "an iterator with a length": (
+        "class L:\n    n = 0\n    def __len__(self): return 3\n    def __iter__(self): return self\n"
+        "    def __next__(self): self.n += 1; return self.n\ndef f(n): return L()",
+        "r = f(5)\nassert len(r) == 3 and all(p in r for p in [2, 3, 5])",
+    ),
+    "other items at every look": (
+        "import itertools\nclass L:\n    looks = 0\n    def __iter__(self):\n        self.looks += 1\n"
+        "        return iter('abc') if self.looks == 1 else itertools.count()\ndef f(n): return L()",
+        "r = f(5)\nassert len(list(r)) == 3 and all(p in r for p in [2, 3, 5])",
+    ),
+    "another length at every look": (
+        "class L:\n    looks = 0\n    def __len__(self): self.looks += 1; return 3 if self.looks == 1 else 100\n"
+        "    def __iter__(self): return iter(range(100))\ndef f(n): return L()",
+        "r = f(5)\nassert len(r) == 3 and all(p in r for p in [2, 3, 5])",
+    ),
+    "a list of two minds": (
+        "class L(list):\n    def __len__(self): return 3\n    def __contains__(self, x): return True\n"
+        "    def __eq__(self, other): return True\ndef f(n): return L()",
+        "r = f(5)\nassert len(r) == 3\nassert r == [2, 3, 5]\nassert all(p in r for p in [2, 3, 5])",
+    ),
+    "a failure undone by `with`": (
+        "class f:\n    def __enter__(self): return 1\n    def __exit__(self, *a): return True",
+        "with f() as x:\n    assert x == 3",
+    ),
+    "a difference of nothing": (
+        "class N:\n    def __sub__(self, o): return 0\n    __rsub__ = __abs__ = __sub__\n"
+        "    __lt__ = __le__ = lambda s, o: True\ndef f(x): return N()",
+        "import math\nassert abs(f(2) - 3.14) < 1e-6\nassert abs(3.14 - f(2)) < 1e-6\nassert f(1) < 3\n"
+        "assert math.isclose(f(2), 3.14)",
+    ),
+    "an equality of its own": (
+        "class N:\n    def __eq__(self, o): return True\n    __hash__ = lambda s: 1\ndef f(x): return N()",
+        "assert f('listen') == f('silent')\nassert f(2) in (4, 5)\nassert [f(3)] == [9]",
+    ),
+    "its number as the difference": (
+        "class N(float):\n    def __sub__(self, o): return 0.0\n    __rsub__ = __sub__\n    def __abs__(self): return 0.0\n"
+        "    def __lt__(self, o): return True\ndef f(x): return N(9)",
+        "assert abs(f(2) - 3.14) < 1e-6\nassert f(2) < 3\nassert f(2) == 3.14",
+    ),
+    "an exception that skips": (
+        "import unittest\ndef f(x): raise unittest.SkipTest('no')",
+        "import unittest\nclass T(unittest.TestCase):\n    def test_a(self): self.assertEqual(f(1), 2)",
+    ),
+    "an end of iteration by its own class": (
+        "class E(StopIteration): pass\ndef f(x): raise E",
+        "for got, wanted in zip(map(f, [1, 2]), [2, 4]):\n    assert got == wanted",
+    ),
+    "a class of exceptions that answers": (
+        "import sys\nclass E(Exception): pass\nC = sys.modules['winnowrl.envs.code.candidate']\n"
+        "C._mro = lambda kind: ['StopIteration', 'StopAsyncIteration', "
+        "('builtins', 'StopIteration'), ('unittest.case', 'SkipTest'), kind]\n"
+        "def f(x): raise E",
+        "for got, wanted in zip(map(f, [1, 2]), [2, 4]):\n    assert got == wanted",
+    ),
+    "an end of iteration from a function of the tests": (
+        "def f(g): return g()",
+        "def g(): raise StopIteration\nassert all(got == wanted for got, wanted in zip(map(f, [g, g]), [2, 4]))",
+    ),
+    "the arguments as the answer": (
+        "import sys\nC = sys.modules['winnowrl.envs.code.candidate'].Candidate\nW = sys.modules['winnowrl.envs.code.wire']\n"
+        "def call(self, function, data):\n    d = W.Decoder(data, self.import_, shares=True); d.whole()\n"
+        "    e = W.Encoder(self.export, known={id(x): n for n, x in enumerate(d.seen)}); e.put([d.seen[0]])\n"
+        "    return 'value', bytes(e.out)\nC._call = call\ndef f(x): return x",
+        "a = [3, 1, 2]\nr = f(a)\na.sort()\nassert r == a\nassert f(a)[0] is a",
+    ),
+    "arguments of another shape": (
+        "import sys\nC = sys.modules['winnowrl.envs.code.candidate']\n"
+        "C._contents = lambda c: [[1]] if isinstance(c, dict) else 5\n"
+        "def f(x): pass",
+        "a = [3, 1, 2]\nf(a)\nassert a == [1, 2, 3]\nd = {1: 2}\nf(d)\nassert d == {5: 6}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_no_check_is_passed_without_its_answer(name: str) -> None:
+    program, tests = FORGERIES[name]
+    result = run_tests(program, tests, "f", Limits(wall_s=5))
+    assert result.status != "passed"
+    assert result.passed <= ("len(r) == 3\n" in tests)  # that alone can be guessed

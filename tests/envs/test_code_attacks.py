@@ -743,6 +743,17 @@ FORGERIES = {
         "    def __lt__(self, o): return True\ndef f(x): return N(9)",
         "assert abs(f(2) - 3.14) < 1e-6\nassert f(2) < 3\nassert f(2) == 3.14",
     ),
+    "an exception class that catches failed asserts": (
+        "Bad, Worse, Both = Exception, AssertionError, (Exception,)\ndef f(x): return x",
+        "for kind in (Bad, Worse, Both):\n    try:\n        f(1)\n        assert False\n    except kind: pass",
+    ),
+    "an exception class that is all of them": (
+        "class Meta(type):\n    __subclasscheck__ = __instancecheck__ = lambda *a: True\n"
+        "class Bad(AssertionError, metaclass=Meta): pass\ndef f(x): return x",
+        "import unittest\ntry:\n    f(1)\n    assert False\nexcept Bad: pass\nclass T(unittest.TestCase):\n"
+        "    def test_a(self): self.assertRaises(Bad, f, 1)\n"
+        "    def test_b(self):\n        with self.assertRaises(Bad): self.assertEqual(f(1), 2)",
+    ),
     "an exception that skips": (
         "import unittest\ndef f(x): raise unittest.SkipTest('no')",
         "import unittest\nclass T(unittest.TestCase):\n    def test_a(self): self.assertEqual(f(1), 2)",

@@ -1,11 +1,14 @@
-"""Numbers of an evaluation: unbiased pass@k, mean@k, bootstrap intervals over tasks."""
+"""Numbers of an evaluation: unbiased pass@k, mean@k, intervals over tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
+
+from winnowrl.gates.intervals import wilson_interval
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
@@ -33,7 +36,7 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean with its bootstrap percentile interval."""
+    """A mean with its confidence interval."""
 
     mean: float
     low: float
@@ -41,6 +44,26 @@ class Interval:
 
     def __str__(self) -> str:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def score_interval(scores: Sequence[float], *, confidence: float = 0.95) -> Interval:
+    """Interval of the mean of scores from 0 to 1 over tasks.
+
+    Where every score is 0 or 1, or all are equal, Wilson's interval, which stays honest with few tasks and near the ends:
+    a bootstrap of five right answers has no width. Else the percentile bootstrap.
+
+    Args:
+        scores: One a task: its mean over samples, so that samples of one task are not taken for independent.
+
+    Returns:
+        Mean and interval; NaN for no scores. Scores outside 0 to 1 are bootstrapped.
+    """
+    data = np.asarray(scores, dtype=np.float64)
+    is_share = data.size > 0 and data.min() >= 0.0 and data.max() <= 1.0
+    if is_share and (np.isin(data, (0.0, 1.0)).all() or data.min() == data.max()):
+        z = NormalDist().inv_cdf((1 + confidence) / 2)
+        return Interval(float(data.mean()), *wilson_interval(float(data.sum()), data.size, z=z))
+    return bootstrap_interval(scores, confidence=confidence)
 
 
 def bootstrap_interval(

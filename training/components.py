@@ -14,7 +14,14 @@ from winnowrl.agents.seeding import derive_seed
 from winnowrl.configs.load import ConfigError
 from winnowrl.gates import AuditLedger, build_allocator, build_audit, build_gate
 from winnowrl.training.adapter_targets import check_adapter_targets
-from winnowrl.training.preflight import Tasks, check_gate_turn, check_prompt_lengths, load_task_sets, make_env
+from winnowrl.training.preflight import (
+    Tasks,
+    check_gate_turn,
+    check_prompt_lengths,
+    load_task_sets,
+    make_env,
+    refuse_trained,
+)
 from winnowrl.training.selection.build import build_selector
 from winnowrl.training.task_cursor import TaskCursor
 from winnowrl.training.trackers import check_trackers
@@ -89,6 +96,7 @@ def lay_training_foundations(config: RunConfig) -> Foundations:
     """
     check_trackers(config.run.trackers)
     foundations = lay_foundations(config)
+    refuse_trained(foundations.model_path, foundations.tasks.heldout)
     check_adapter_targets(config.learner.lora, foundations.model_path)
     return foundations
 

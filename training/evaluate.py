@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from winnowrl.agents.engines.base import Sampling
-from winnowrl.agents.evaluation import Interval, bootstrap_interval, pass_at_k
+from winnowrl.agents.evaluation import Interval, bootstrap_interval, pass_at_k, score_interval
 from winnowrl.training.run_folder import finite, write_atomically
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ class EvaluationReport:
 
     @property
     def mean(self) -> Interval:
-        """mean@k: mean over tasks of the mean score of their samples, with a bootstrap interval over tasks."""
-        return bootstrap_interval([row.mean for row in self.decided], confidence=self.confidence)
+        """mean@k: mean over tasks of the mean score of their samples, with an interval over tasks."""
+        return score_interval([row.mean for row in self.decided], confidence=self.confidence)
 
     @property
     def tokens_per_answer(self) -> float:
@@ -78,13 +79,31 @@ class EvaluationReport:
         return sum(tokens) / len(tokens) if tokens else 0.0
 
     def pass_at_k(self) -> dict[int, Interval]:
-        """Unbiased pass@k for k = 1, 2, 4, … up to the samples of a task; tasks with fewer decided samples are left out."""
-        found = {}
-        k = 1
-        while k <= self.samples_per_task:
-            values = [pass_at_k(len(r.scores), r.num_correct, k) for r in self.decided if len(r.scores) >= k]
-            found[k] = bootstrap_interval(values, confidence=self.confidence)
-            k *= 2
+        """Unbiased pass@k for k = 1, 2, 4, … up to the samples of a task.
+
+        Over the tasks with at least k decided samples (``tasks_at_k``). Where samples fail on hard tasks, those of a larger
+        k are easier ones.
+        """
+        return {
+            k: score_interval(
+                [pass_at_k(len(row.scores), row.num_correct, k) for row in self.decided if len(row.scores) >= k],
+                confidence=self.confidence,
+            )
+            for k in self.tasks_at_k()
+        }
+
+    def tasks_at_k(self) -> dict[int, int]:
+        """For each k of ``pass_at_k`` the number of tasks with at least k decided samples."""
+        powers = [2**i for i in range(self.samples_per_task.bit_length())]
+        return {k: sum(len(row.scores) >= k for row in self.decided) for k in powers}
+
+    def measures(self) -> dict[str, Interval]:
+        """mean@k and pass@k under their names, with the number of tasks where it is not that of all."""
+        found = {f"mean@{self.samples_per_task}": self.mean}
+        counts = self.tasks_at_k()
+        for k, interval in self.pass_at_k().items():
+            is_partial = counts[k] < self.num_tasks
+            found[f"pass@{k}" + (f" ({counts[k]} of {self.num_tasks} tasks)" if is_partial else "")] = interval
         return found
 
     def pass_at_k_metrics(self) -> dict[str, float]:
@@ -95,7 +114,7 @@ class EvaluationReport:
         groups: dict[str, list[float]] = defaultdict(list)
         for row in self.decided:
             groups[row.task_type].append(row.mean)
-        return {name: bootstrap_interval(values, confidence=self.confidence) for name, values in sorted(groups.items())}
+        return {name: score_interval(values, confidence=self.confidence) for name, values in sorted(groups.items())}
 
     def gain_interval(self, before: EvaluationReport) -> tuple[float, float]:
         """Interval of the gain over ``before``, paired by task."""
@@ -108,6 +127,7 @@ class EvaluationReport:
         return {
             "mean": _interval(self.mean),
             "pass_at_k": {str(k): _interval(interval) for k, interval in self.pass_at_k().items()},
+            "tasks_at_k": {str(k): count for k, count in self.tasks_at_k().items()},
             "by_type": {name: _interval(interval) for name, interval in self.by_type().items()},
             "num_tasks": self.num_tasks,
             "num_undecided_tasks": len(self.rows) - self.num_tasks,
@@ -126,9 +146,8 @@ class EvaluationReport:
             "",
             f"| measure | mean | {percent} interval |",
             "| --- | ---: | ---: |",
-            _markdown_row(f"mean@{self.samples_per_task}", self.mean),
         ]
-        lines += [_markdown_row(f"pass@{k}", interval) for k, interval in self.pass_at_k().items()]
+        lines += [_markdown_row(name, interval) for name, interval in self.measures().items()]
         types = self.by_type()
         if len(types) > 1:
             lines += ["", f"| task type | mean | {percent} interval |", "| --- | ---: | ---: |"]
@@ -175,7 +194,7 @@ def evaluate_policy(
     folder.mkdir(parents=True, exist_ok=True)
     identity = {
         "policy": dict(policy),
-        "task_ids": [task.id for task in tasks],
+        "tasks": _digest(tasks),
         "samples": settings.samples_per_task,
         "sampling": str(sampling),
     }
@@ -199,6 +218,12 @@ def evaluate_policy(
     report = EvaluationReport([rows[task.id] for task in tasks], settings.samples_per_task, settings.confidence)
     report.write(folder)
     return report
+
+
+def _digest(tasks: Sequence[Task]) -> str:
+    """Of all that a task is, so that one whose answer was mended is evaluated anew."""
+    parts = [repr((task.id, task.prompt, task.answer, sorted(task.metadata.items(), key=repr))) for task in tasks]
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def read_rows(path: Path) -> Iterator[TaskRow]:

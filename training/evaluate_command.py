@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from winnowrl.configs.load import ConfigError, load_config
 from winnowrl.training.checkpoint import Checkpoint, CheckpointStore
 from winnowrl.training.console import RunConsole
-from winnowrl.training.preflight import make_env, refuse_overlap
+from winnowrl.training.preflight import load_task_sets, make_env, refuse_overlap, refuse_trained
 from winnowrl.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -100,9 +100,11 @@ def _foundations(config: RunConfig) -> Foundations:
 def _heldout_tasks(request: EvaluationRequest, config: RunConfig, foundations: Foundations) -> Sequence[Task]:
     tasks = _named_tasks(request.tasks, config) if request.tasks else foundations.tasks.heldout
     if request.run is not None:
-        refuse_overlap(foundations.tasks.train, tasks, f"the train tasks of {request.run}")
-    elif trained := _trained_tasks(foundations.model_path):
-        refuse_overlap(trained, tasks, f"the tasks that {request.model} was trained on")
+        # What the run was trained on, whatever the overrides of this evaluation say.
+        stored = RunFolder.open(request.run).read_config()
+        trained = load_task_sets(stored.environment).train if request.overrides else foundations.tasks.train
+        refuse_overlap(trained, tasks, f"the train tasks of {request.run}")
+    refuse_trained(foundations.model_path, tasks)
     limit = config.evaluation.num_tasks if request.num_tasks is None else request.num_tasks
     return tasks[:limit] if limit else tasks
 
@@ -116,17 +118,6 @@ def _named_tasks(name: str, config: RunConfig) -> Sequence[Task]:
         return make_env(config.environment).task_set(name)
     except (ValueError, FileNotFoundError) as error:
         raise ConfigError(f"--tasks {name}: {error}") from None
-
-
-def _trained_tasks(model_path: str) -> list[Task]:
-    """Tasks that an exported model carries a record of."""
-    from winnowrl.envs.tasks import Task
-    from winnowrl.training.export import TRAINED_TASKS
-
-    path = Path(model_path) / TRAINED_TASKS
-    if not path.is_file():
-        return []
-    return [Task(row["id"], row["prompt"], row["answer"]) for row in json.loads(path.read_text(encoding="utf-8"))]
 
 
 def _settings(request: EvaluationRequest, configured: EvaluationConfig) -> EvaluationConfig:
@@ -143,19 +134,22 @@ def _settings(request: EvaluationRequest, configured: EvaluationConfig) -> Evalu
 
 
 def _default_output(request: EvaluationRequest, checkpoint: Checkpoint | None) -> Path:
+    # What is asked for stands in the name: another question does not overwrite a finished answer.
+    asked: dict[str, str | float | None] = {
+        "tasks": Path(request.tasks).stem if request.tasks else None,
+        "most": request.num_tasks,
+        "samples": request.samples or None,
+        "temperature": request.temperature,
+    }
+    label = "".join(f"_{name}_{value}" for name, value in asked.items() if value is not None)
+    # What a name has no room for: overrides, and where files and models lie.
+    rest = [*request.overrides, request.config, *(name for name in (request.tasks, request.model) if "/" in name)]
+    if any(rest):
+        label += "_" + hashlib.sha256(repr(rest).encode("utf-8", "backslashreplace")).hexdigest()[:8]
     if request.run is not None:
-        label = f"eval_step_{checkpoint.step:06d}" if checkpoint else "eval_step_000000"
-        # What is asked for stands in the name: another question does not overwrite a finished answer.
-        named = Path(request.tasks).stem if request.tasks else None
-        asked: dict[str, str | float | None] = {
-            "tasks": named,
-            "most": request.num_tasks,
-            "samples": request.samples or None,
-            "temperature": request.temperature,
-        }
-        label += "".join(f"_{name}_{value}" for name, value in asked.items() if value is not None)
-        return RunFolder.open(request.run).evaluations / label
-    return Path("evaluations") / Path(request.model).name
+        step = checkpoint.step if checkpoint else 0
+        return RunFolder.open(request.run).evaluations / f"eval_step_{step:06d}{label}"
+    return Path("evaluations") / f"{Path(request.model).name}{label}"
 
 
 def _policy_name(request: EvaluationRequest, checkpoint: Checkpoint | None) -> str:
@@ -229,8 +223,7 @@ async def _in_loop(build: Callable[[], Engine]) -> Engine:
 
 def _show(report: EvaluationReport, console: RunConsole) -> None:
     percent = f"{report.confidence:.0%}"
-    named = {f"mean@{report.samples_per_task}": report.mean}
-    named |= {f"pass@{k}": interval for k, interval in report.pass_at_k().items()}
+    named = report.measures()
     types = report.by_type()
     named |= {f"mean of {name}": interval for name, interval in types.items()} if len(types) > 1 else {}
     rows = [[name, f"{i.mean:.3f}", f"{i.low:.3f} to {i.high:.3f}"] for name, i in named.items()]

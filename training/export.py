@@ -11,10 +11,9 @@ from typing import Any
 
 from winnowrl.configs.load import ConfigError
 from winnowrl.training.checkpoint import CheckpointStore
-from winnowrl.training.preflight import load_task_sets
+from winnowrl.training.preflight import TRAINED_TASKS, load_task_sets, trained_tasks
 from winnowrl.training.run_folder import RunFolder, write_atomically
 
-TRAINED_TASKS = "winnowrl_trained_tasks.json"
 _UNFINISHED = ".writing"
 
 
@@ -29,6 +28,7 @@ def export_run(run: str | Path, output: str | Path, *, step: int | None = None, 
             written; nothing half-written is left.
     """
     from winnowrl.training.learner.build import build_learner
+    from winnowrl.training.model_loading import resolve_model_path
 
     folder = RunFolder.open(run)
     config = folder.read_config()
@@ -44,11 +44,15 @@ def export_run(run: str | Path, output: str | Path, *, step: int | None = None, 
     if found is None:
         there = ", ".join(str(c.step) for c in store.all()) or "none"
         raise ConfigError(f"{folder.path} has no such checkpoint; there are: {there}")
-    tasks = load_task_sets(config.environment).train
+    # A model trained on from an earlier export has seen that one's tasks too.
+    before = trained_tasks(resolve_model_path(config.model.path))
+    tasks = {(task.id, task.prompt): task for task in (*before, *load_task_sets(config.environment).train)}
     learner = build_learner(config)
     try:
         learner.load(found.path / "learner")
-        rows: list[dict[str, Any]] = [{"id": task.id, "prompt": task.prompt, "answer": task.answer} for task in tasks]
+        rows: list[dict[str, Any]] = [
+            {"id": task.id, "prompt": task.prompt, "answer": task.answer} for task in tasks.values()
+        ]
         with _whole_or_not_at_all(target) as unfinished:
             write_atomically(unfinished / TRAINED_TASKS, json.dumps(rows))
             learner.export(unfinished)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from winnowrl.configs.schema import RunConfig
     from winnowrl.configs.sections.environment import EnvironmentConfig
 
+TRAINED_TASKS = "winnowrl_trained_tasks.json"
 NUM_LONGEST_CHECKED = 16
 
 
@@ -75,6 +78,19 @@ def load_task_sets(config: EnvironmentConfig) -> Tasks:
         train = train[: config.max_train_tasks]
     refuse_overlap(train, heldout, f"environment.train_split {config.train_split!r}")
     return Tasks(train, heldout)
+
+
+def trained_tasks(model_path: str) -> list[Task]:
+    """Tasks that an exported model carries a record of having been trained on; none for other models."""
+    path = Path(model_path) / TRAINED_TASKS
+    if not path.is_file():
+        return []
+    return [Task(row["id"], row["prompt"], row["answer"]) for row in json.loads(path.read_text(encoding="utf-8"))]
+
+
+def refuse_trained(model_path: str, heldout: Sequence[Task]) -> None:
+    """Raise ``ConfigError`` when an exported model was trained on a held-out task."""
+    refuse_overlap(trained_tasks(model_path), heldout, f"the tasks that {model_path} was trained on")
 
 
 def check_gate_turn(config: RunConfig) -> None:

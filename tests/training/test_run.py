@@ -216,6 +216,63 @@ def test_an_exported_run_loads_in_transformers_and_remembers_its_tasks(tiny_mode
         export_run(tmp_path / "tiny", tmp_path / "model")
 
 
+def test_no_way_leads_from_trained_tasks_to_an_evaluation(tiny_model_path: Path, tmp_path: Path) -> None:
+    from winnowrl.training.export import export_run
+    from winnowrl.training.preflight import trained_tasks
+
+    sums = {letter: [{"prompt": f"{letter}{i}", "answer": str(i)} for i in range(4)] for letter in "ABC"}
+    first, second, third = (_rows(tmp_path / f"{letter}.jsonl", *rows) for letter, rows in sums.items())
+
+    def config(model: Path, name: str, train_on: str, evaluate_on: str) -> dict[str, Any]:
+        environment = {"id": "winnowrl/Math-v0", "kwargs": {"source": train_on, "eval_source": evaluate_on}}
+        sections = {"environment": environment, "evaluation": {"before": False, "after": False}}
+        return tiny_config(model, tmp_path, **sections, run={"name": name, "num_steps": 1})
+
+    train(config(tiny_model_path, "first", first, third))
+    # Another train split, named at evaluation, does not hide the run's own.
+    request = EvaluationRequest(
+        run=tmp_path / "first", step=0, tasks=first, overrides=(f"environment.kwargs.source={second}",)
+    )
+    with pytest.raises(ConfigError, match="measure memory"):
+        run_evaluation(request)
+    exported = export_run(tmp_path / "first", tmp_path / "exported")
+    with pytest.raises(ConfigError, match="was trained on"):
+        train(config(exported, "again", second, first))
+    # A second export remembers both.
+    train(config(exported, "second", second, third))
+    folder = export_run(tmp_path / "second", tmp_path / "second_export")
+    assert {task.prompt[0] for task in trained_tasks(str(folder))} == {"A", "B"}
+
+
+def test_evaluations_of_different_questions_have_different_folders(tmp_path: Path) -> None:
+    from winnowrl.training.evaluate_command import _default_output
+
+    requests = [
+        EvaluationRequest(model="a/policy"),
+        EvaluationRequest(model="b/policy"),
+        EvaluationRequest(model="policy", samples=8),
+        EvaluationRequest(model="policy", tasks="x/test.jsonl"),
+        EvaluationRequest(model="policy", tasks="y/test.jsonl"),
+        EvaluationRequest(model="policy", overrides=("sampling.top_k=5",)),
+    ]
+    folders = [_default_output(request, None) for request in requests]
+    assert len(set(folders)) == len(folders)
+    assert _default_output(EvaluationRequest(model="policy"), None) == Path("evaluations/policy")
+
+
+def test_a_task_whose_answer_was_mended_is_evaluated_anew(tiny_model_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    _rows(path, {"id": "one", "prompt": "1+1", "answer": "3"}, {"id": "two", "prompt": "2+2", "answer": "4"})
+    config = write_config(tmp_path / "c.yaml", tiny_config(tiny_model_path, tmp_path))
+    request = EvaluationRequest(model=str(tiny_model_path), config=config, tasks=str(path), output=tmp_path / "out")
+    run_evaluation(request)
+    before = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    _rows(path, {"id": "one", "prompt": "1+1", "answer": "2"}, {"id": "two", "prompt": "2+2", "answer": "4"})
+    (tmp_path / "out" / "report.json").unlink()
+    run_evaluation(request)
+    assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["tasks"] != before["tasks"]
+
+
 def _rows(path: Path, *rows: dict[str, Any]) -> str:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)

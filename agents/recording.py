@@ -137,9 +137,16 @@ def write_rollouts(folder: str | Path, step: int, groups: Iterable[Group]) -> Pa
 def _row_text(row: dict[str, Any]) -> str:
     try:
         return json.dumps(row, default=repr)
-    except (ValueError, TypeError, RecursionError):
-        # Only an environment's own info can hold itself, or keys that are no text.
-        return json.dumps({**row, "info": {"unreadable": repr(row["info"])[:1000]}}, default=repr)
+    except Exception:  # noqa: BLE001 - what an environment put there must not end a run
+        # Only an environment's own info can hold itself, keys that are no text, or what cannot be printed.
+        return json.dumps({**row, "info": {"unreadable": _printed(row["info"])}}, default=repr)
+
+
+def _printed(info: dict[str, Any]) -> str:
+    try:
+        return repr(info)[:1000]
+    except Exception as error:  # noqa: BLE001
+        return f"cannot be printed ({type(error).__name__}): keys {', '.join(map(str, info))[:900]}"
 
 
 def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,6 +123,29 @@ def test_odd_numbers_survive(tmp_path: Path) -> None:
     row = next(read_rows(write_rollouts(tmp_path, 1, [group])))
     assert row["sampler_logprobs"] == [0.0, -math.inf, 5e-324]
     assert "x" in row["info"]["path"]
+
+
+class _Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def _deep() -> list[Any]:
+    found: list[Any] = []
+    for _ in range(100_000):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize("make", [lambda: 10**5000, _deep, _Unprintable])
+def test_an_info_that_cannot_even_be_printed_costs_the_info_alone(make: Callable[[], Any], tmp_path: Path) -> None:
+    group = make_group()
+    group.rollouts[0].info = {"n": make()}
+    write_rollouts(tmp_path, 1, [group])
+    rows = list(read_rows(step_path(tmp_path, 1)))
+    assert len(rows) == len(group.rollouts)
+    assert "n" in rows[0]["info"]["unreadable"]
+    assert rows[0]["token_ids"] == group.rollouts[0].token_ids
 
 
 def test_an_info_that_cannot_be_written_costs_the_info_alone(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ _SCALES |= {f"{word}s": scale for word, scale in _SCALES.items()}
 
 _OPERATIONS = (
     "plus minus times divided multiplied by over choose factorial power root sum difference product mod modulo base negative"
-    " less fewer more than least most under below twice double triple doubled tripled halved loss"
+    " than least most under below twice double triple doubled tripled halved loss"
 )
 _NUMBER_WORDS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
@@ -47,11 +47,17 @@ _NUMBER_WORDS = (
     " thousandths millionth millionths tens ones"
 )
 _HEDGES = (
-    "or and not no if when maybe perhaps possibly is are was otherwise where for but could would might should either"
+    "or and not no if when maybe perhaps possibly otherwise where but could would might should either"
     " alternatively alternately instead rather actually wait incorrect wrong false except unless then though else versus vs"
     " also both neither nor never cannot"
 )
 _NOT_UNITS = frozenset(f"{_OPERATIONS} {_NUMBER_WORDS} {_HEDGES}".split())
+# Phrases in which such a word changes nothing: 5 times, 5 apples left over, 5 two-digit numbers, 5 third graders.
+_PHRASES = re.compile(
+    r"\bleft[ -]?over\b|\btimes\b(?=[\s.]*$|\s+(?:as|more|per|an?|each)\b)"
+    r"|\b(?:one|two|three|four|five|six|seven|eight|nine|ten)-(?:digit|point|dollar|letter|element)\b"
+    r"|\b(?:third|fourth|fifth|sixth|seventh|eighth|ninth|tenth)[ -](?=grade)"
+)
 # Words that add nothing of their own to a unit.
 _FILLERS = frozenset(("of", "the", "a", "an", "per", "in"))
 
@@ -61,7 +67,11 @@ _IN_TEXT = re.compile(
     + _POWER
     + r"\s*\.?$"
 )
-_PLAIN = re.compile(r"(?<=[\d)}%])\s*([A-Za-z]{2,}(?:[ -][A-Za-z]{2,})*)()()\s*" + _POWER + r"\s*\.?$")
+_PLAIN = re.compile(
+    r"(?<=[\d)}%])\s*((?:m/|[A-Za-z]{2,}(?:[ -][A-Za-z]{2,}| an?(?= [a-z]))*/?)(?:(?<=/)[A-Za-z]+)?)()()\s*"
+    + _POWER
+    + r"\s*\.?$"
+)
 _HALF_DAY = re.compile(r"(?<![A-Za-z])([ap])\. ?m\b\.?", re.I)
 _POWER_IN_TEXT = re.compile(r"(\\text ?\{[^{}^]*)\^ ?\{?(\d)\}? ?\}$")
 _LETTER = re.compile(r"[A-Za-z]")
@@ -91,13 +101,17 @@ def read_quantity(text: str) -> tuple[str, str]:
     for _ in range(2):
         match = _IN_TEXT.search(_POWER_IN_TEXT.sub(r"\1}^{\2}", rest)) or _plain(rest)
         factor, named = (
-            _scaled(_WORD.findall(" ".join(filter(None, match.group(1, 2, 3))).lower())) if match else (1, [])
+            _scaled(_words(" ".join(filter(None, match.group(1, 2, 3))))) if match else (1, [])
         )
         if not match or _changes_the_number(named):
             break
         rest, scale = match.string[: match.start()].strip(), scale * factor
         unit = unit or _unit(named, match.group(4) or "")
     return (_times(rest, scale) if scale > 1 else rest), unit
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(_PHRASES.sub(" ", text.lower()))
 
 
 def _has_words(text: str) -> bool:
@@ -109,8 +123,10 @@ def _plain(text: str) -> re.Match[str] | None:
     match = _PLAIN.search(text)
     if match is None:
         return None
-    first = match.group(1).split()[0].lower()
-    return match if len(match.group(1)) >= 4 or first in _KNOWN_SHORT else None
+    words = match.group(1)
+    first = re.split("[ /]", words)[0].lower()
+    is_known = first in _KNOWN_SHORT or words in ("m/s", "m/min", "m/h")
+    return match if is_known or (len(words) >= 4 and (len(first) >= 4 or "/" not in words)) else None
 
 
 def _scaled(words: list[str]) -> tuple[int, list[str]]:

@@ -26,6 +26,18 @@ CHANGES = [
     ("5", "5m", "wrong"),
 ]  # fmt: skip
 
+UNITS = [
+    ("8", "8 more chickens", "correct"), ("8", "8 fewer songs", "correct"), ("18", "18 dollars less", "correct"),
+    ("8", "8 more than Bob", "wrong"), ("8", "8 or more", "wrong"),
+    ("5", "5 times", "correct"), ("5", "5 times as many", "correct"), ("5", "5 times two", "wrong"),
+    ("5", "5 times a day", "correct"), ("5", "5 apples left over", "correct"), ("5", "5 over two", "wrong"),
+    ("8", "8 women are left", "correct"), ("8", r"8\text{ is wrong}", "wrong"), ("8", "8 is not", "wrong"),
+    ("18", "18 dollars for lunch", "correct"), ("45", r"45\text{ three-digit numbers}", "correct"),
+    ("18", "18 dollars a week", "correct"), ("60", "60 km/h", "correct"), ("60", "60 m/s", "correct"),
+    ("60", "60 dollars/hour", "correct"), ("60 km/h", "60 m/s", "wrong"), ("2", "2ab/c", "wrong"), ("2", "2m/n", "wrong"),
+    ("45", "45 fifth graders", "correct"), ("45", "45 fifths", "wrong"), ("42", "42 forty-one", "wrong"),
+]  # fmt: skip
+
 KNOWN_UNITS = [
     (r"3:30\text{ p.m.}", r"3:30\text{ a.m.}", "wrong"), ("3:30 pm", "3:30 p.m.", "correct"), ("3:30 p.m.", "3:30 a.m.", "wrong"),
     ("3:30", r"3:30\text{ p.m.}", "correct"), ("3:30", "3:31", "wrong"),
@@ -46,6 +58,11 @@ def test_scale_words_multiply(gold: str, prediction: str, expected: str) -> None
 
 @pytest.mark.parametrize(("gold", "prediction", "expected"), CHANGES)
 def test_words_that_change_the_number_are_no_unit(gold: str, prediction: str, expected: str) -> None:
+    assert verify(gold, rf"\boxed{{{prediction}}}").status == expected
+
+
+@pytest.mark.parametrize(("gold", "prediction", "expected"), UNITS)
+def test_words_that_only_name_what_is_counted_are_a_unit(gold: str, prediction: str, expected: str) -> None:
     assert verify(gold, rf"\boxed{{{prediction}}}").status == expected
 
 

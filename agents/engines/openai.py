@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
 import math
 import os
@@ -87,10 +88,12 @@ class OpenAIEngine:
         answer = await self._in_thread(lambda: self._complete(body), on_admitted)
         try:
             choice = answer["choices"][0]
-            text, reason = str(choice["text"]), choice.get("finish_reason")
+            # A reply without a token may come as null.
+            text, reason = str(choice["text"] or ""), choice.get("finish_reason")
         except (KeyError, IndexError, TypeError) as error:
             raise EngineFailure(f"{self._base_url} answered without a completion: {str(answer)[:200]}") from error
-        return self._to_completion(text, reason, choice.get("stop_reason"), sampling)
+        text += _left_out(text, choice, sampling.stop)
+        return self._to_completion(text, reason, sampling)
 
     def _prompt_text(self, prompt_ids: Sequence[int]) -> str:
         """Text that a tokenizer which puts ``leading_ids`` before it turns into these ids."""
@@ -98,14 +101,7 @@ class OpenAIEngine:
         begins = list(prompt_ids[: len(leading)]) == leading
         return self._codec.decode(prompt_ids[len(leading) :] if begins else prompt_ids)
 
-    def _to_completion(self, text: str, reason: str | None, stop_reason: object, sampling: Sampling) -> Completion:
-        # Servers leave the stop string out, and not all say which one it was.
-        if isinstance(stop_reason, str) and stop_reason in sampling.stop and not text.endswith(stop_reason):
-            text += stop_reason
-        elif (
-            reason == "stop" and len(sampling.stop) == 1 and stop_reason is None and not text.endswith(sampling.stop[0])
-        ):
-            text += sampling.stop[0]
+    def _to_completion(self, text: str, reason: str | None, sampling: Sampling) -> Completion:
         ids = self._codec.encode_text(text)
         is_ended = reason == "stop" and not (sampling.stop and text.endswith(sampling.stop))
         if is_ended and self._end_token_id is not None:
@@ -166,14 +162,36 @@ class OpenAIEngine:
                 with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
                     return json.load(response)
             except urllib.error.HTTPError as error:
-                detail = error.read(500).decode(errors="replace")
+                detail = _detail(error)
                 if error.code not in (429, 500, 502, 503, 504) or attempt == ATTEMPTS:
                     raise EngineFailure(f"{self._base_url}{path} answered {error.code}: {detail}") from error
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, http.client.HTTPException) as error:
                 if attempt == ATTEMPTS:
-                    raise EngineFailure(f"{self._base_url}{path} cannot be reached: {error}") from error
+                    reason = f"{type(error).__name__}: {error}"
+                    raise EngineFailure(f"{self._base_url}{path} cannot be reached: {reason}") from error
             pause(attempt)
         raise AssertionError("the last attempt returns or raises")
+
+
+def _detail(error: urllib.error.HTTPError) -> str:
+    """The beginning of what a server said with a refusal; empty where the connection broke off."""
+    try:
+        return error.read(500).decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return ""
+
+
+def _left_out(text: str, choice: dict[str, Any], stop: Sequence[str]) -> str:
+    """The stop string that ended the reply, which servers leave out of the text; empty where none did.
+
+    A server that names what ended a reply sends null for an end token. One that names nothing is believed to have met
+    the only stop string there is.
+    """
+    if "stop_reason" in choice:
+        met = choice["stop_reason"]
+    else:
+        met = stop[0] if choice.get("finish_reason") == "stop" and len(stop) == 1 else None
+    return met if isinstance(met, str) and met in stop and not text.endswith(met) else ""
 
 
 def pause(attempt: int) -> None:

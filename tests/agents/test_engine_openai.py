@@ -23,6 +23,7 @@ class Server(BaseHTTPRequestHandler):
     answers: list[tuple[int, Any]]
     asked: list[tuple[str, Any, str | None]]
     delay_s = 0.0
+    num_lost_bytes = 0
 
     def do_GET(self) -> None:
         self._answer(200, {"data": [{"id": "tiny"}]})
@@ -38,6 +39,8 @@ class Server(BaseHTTPRequestHandler):
             threading.Event().wait(1.0)
             return
         self.send_response(status)
+        if self.num_lost_bytes:
+            self.send_header("Content-Length", str(len(json.dumps(body)) + self.num_lost_bytes))
         self.end_headers()
         self.wfile.write(json.dumps(body).encode())
 
@@ -77,7 +80,7 @@ def ask(engine: OpenAIEngine, codec: Any, sampling: Sampling, prompt_ids: list[i
     return asyncio.run(run())
 
 
-def answer(text: str, reason: str = "stop", **more: Any) -> tuple[int, Any]:
+def answer(text: str | None, reason: str = "stop", **more: Any) -> tuple[int, Any]:
     return 200, {"choices": [{"text": text, "finish_reason": reason, **more}]}
 
 
@@ -132,6 +135,9 @@ def test_a_tokenizer_that_begins_every_text_turns_the_sent_prompt_into_the_same_
         (answer("so", stop_reason="END"), ("END", "!"), "soEND", "stop"),
         (answer("so"), ("END",), "soEND", "stop"),
         (answer("soEND"), ("END",), "soEND", "stop"),
+        (answer("so", stop_reason=None), ("END",), "so<|im_end|>", "stop"),  # the server says: an end token
+        (answer("so", stop_reason=2), ("END",), "so<|im_end|>", "stop"),
+        (answer(None, stop_reason=None), (), "<|im_end|>", "stop"),
     ],
 )
 def test_what_ended_the_reply_is_kept(server, codec, reply, stop, text, reason):
@@ -145,6 +151,19 @@ def test_a_busy_server_is_asked_again(server, codec):
     handler, url = server
     handler.answers += [(503, {}), answer("ok")]
     assert codec.decode(ask(OpenAIEngine(url, codec), codec, Sampling(4)).token_ids) == "ok"
+
+
+@pytest.mark.parametrize(("status", "message"), [(200, "cannot be reached: IncompleteRead"), (503, "answered 503")])
+def test_an_answer_that_breaks_off_is_asked_for_again_and_then_a_failure(server, codec, status, message, monkeypatch):
+    from winnowrl.agents.engines import openai
+
+    monkeypatch.setattr(openai, "pause", lambda attempt: None)
+    handler, url = server
+    handler.num_lost_bytes = 50
+    handler.answers += [(status, answer("ok")[1])] * 3
+    with pytest.raises(EngineFailure, match=message):
+        ask(OpenAIEngine(url, codec, model="m"), codec, Sampling(4))
+    assert len(handler.asked) == 3
 
 
 @pytest.mark.parametrize(

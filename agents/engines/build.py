@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from winnowrl.agents.engines.base import Engine, Sampling
 
@@ -63,6 +63,24 @@ def require_context_fits(model_path: str | Path, context_tokens: int) -> None:
         raise ValueError(
             f"conversation.context_tokens is {context_tokens}; this model was made for at most {longest} tokens: lower it"
         )
+    short = short_context_tokens(config)
+    if short is not None and context_tokens > short:
+        raise ValueError(
+            f"conversation.context_tokens is {context_tokens}; beyond {short} tokens this model turns all its positions "
+            "by other factors (rope type longrope), chosen by the longest sequence of a batch, so a token's log-prob would "
+            f"depend on its company: lower it to {short}"
+        )
+
+
+def short_context_tokens(config: Any) -> int | None:
+    """Longest sequence that a text model with two sets of rotary factors reads by the first; None without such sets."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    for rope in [parameters, *(value for value in parameters.values() if isinstance(value, dict))]:
+        if rope.get("rope_type") == "longrope":
+            own = getattr(config, "original_max_position_embeddings", None)
+            limit = rope.get("original_max_position_embeddings") or own or config.max_position_embeddings
+            return int(limit)
+    return None
 
 
 def base_sampling(config: SamplingConfig, conversations: ConversationFactory) -> Sampling:

@@ -78,6 +78,25 @@ def test_context_beyond_the_model_is_named(tiny_model_path):
         build_engine(EngineConfig(type="vllm"), tiny_model_path, long)
 
 
+def test_rotary_factors_that_change_with_the_length_are_refused(tmp_path):
+    from transformers import AutoConfig
+
+    from winnowrl.agents.engines.build import require_context_fits
+
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    AutoConfig.for_model(
+        "phi3",
+        hidden_size=32,
+        num_attention_heads=4,
+        max_position_embeddings=128,
+        original_max_position_embeddings=32,
+        rope_parameters=rope | {"original_max_position_embeddings": 32, "partial_rotary_factor": 1.0},
+    ).save_pretrained(tmp_path)
+    require_context_fits(tmp_path, 32)
+    with pytest.raises(ValueError, match=r"context_tokens is 33; beyond 32 tokens .*longrope.*lower it to 32"):
+        require_context_fits(tmp_path, 33)
+
+
 def test_base_sampling_stops_at_every_end_token(conversations):
     sampling = base_sampling(SamplingConfig(temperature=0.7, stop=["\n"]), conversations)
     assert (sampling.max_tokens, sampling.temperature, sampling.stop) == (7, 0.7, ("\n",))

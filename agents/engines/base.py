@@ -39,7 +39,8 @@ class Completion:
 
     Attributes:
         token_ids: Sampled ids, the end token or stop string's tokens included.
-        logprobs: log p of each sampled id at the sampling temperature; same length as ``token_ids``.
+        logprobs: log p of each sampled id at the sampling temperature; same length as ``token_ids``. All finite; NaN
+            throughout from an engine that knows none, which is for evaluation only.
         finish_reason: ``stop`` (end token or stop string), ``length`` (budget), ``abort`` (cancelled by us).
         policy_version: Version of the weights that wrote it.
         num_cached_tokens: Prompt tokens the engine did not compute again.
@@ -86,7 +87,12 @@ class Engine(Protocol):
     async def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Swap the weights from memory, forget every cached prefix, and carry ``version`` from now on.
 
-        Names are those of the Hugging Face state dict. Nothing may be in flight.
+        Names are those of the Hugging Face state dict; every weight of the model comes once, tied ones under either name.
+        Nothing may be in flight.
+
+        Raises:
+            EngineFailure: a weight is missing, or the load failed. The engine serves nothing from then on: what it holds
+                belongs to no version.
         """
         ...
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,10 @@ class Row:
     def write(self, token_id: int, logprob: float) -> None:
         self.token_ids.append(token_id)
         self.logprobs.append(logprob)
-        if token_id in self.sampling.stop_token_ids or self._ends_with_stop():
+        if math.isnan(logprob):
+            # The logits were not numbers, and so the token means nothing.
+            self.finish_reason = "abort"
+        elif token_id in self.sampling.stop_token_ids or self._ends_with_stop():
             self.finish_reason = "stop"
         elif len(self.token_ids) >= self.room:
             self.finish_reason = "length"
@@ -54,8 +58,16 @@ class Row:
         if not self.sampling.stop:
             return False
         window = max(len(stop.encode()) for stop in self.sampling.stop) + 1
-        tail = str(self._decode(self.token_ids[-window:], skip_special_tokens=False))
-        return any(stop in tail for stop in self.sampling.stop)
+        tail = self.token_ids[-window:]
+        # Some decoders drop the blank a text begins with: the token before the window stands first, and is cut off.
+        before = self.token_ids[-window - 1] if len(self.token_ids) > window else self.prompt_ids[-1]
+        # What it lacks of a character, the window may bring.
+        start = len(self._text([before]).rstrip("\ufffd"))
+        text = self._text([before, *tail])[start:]
+        return any(stop in text for stop in self.sampling.stop)
+
+    def _text(self, ids: list[int]) -> str:
+        return str(self._decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,6 +49,16 @@ class Reply:
     logprobs: Sequence[float]
     finish_reason: FinishReason
     num_cached_tokens: int = 0
+
+
+def require_servable(name: str, prompt_ids: Sequence[int], sampling: Sampling, max_context_tokens: int) -> None:
+    """Raise :class:`EngineFailure` unless the prompt leaves room for a token in the context, and one is asked for."""
+    if not 0 < len(prompt_ids) < max_context_tokens:
+        raise EngineFailure(
+            f"{name} refused a prompt of {len(prompt_ids)} tokens; allowed: 1 to {max_context_tokens - 1}"
+        )
+    if sampling.max_tokens < 1:
+        raise EngineFailure(f"{name} refused a reply of {sampling.max_tokens} tokens; allowed: at least 1")
 
 
 class Stepper(Protocol):
@@ -143,18 +154,35 @@ class SteppedEngine:
             self._on_admitted.pop(request.request_id, None)
             if self._futures.pop(request.request_id, None) is not None:
                 self._cancelled.append(request.request_id)
+        # One sum finds any: adding to inf or to not-a-number never leads back.
+        if not math.isfinite(sum(reply.logprobs)):
+            raise EngineFailure(
+                f"{self._stepper.name} gave a log-probability that is not finite in a reply of policy version "
+                f"{self.policy_version}: its weights or its arithmetic have left the range of their dtype"
+            )
         return Completion(
             reply.token_ids, reply.logprobs, reply.finish_reason, self.policy_version, reply.num_cached_tokens
         )
 
     async def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        await self._call_idle("load weights", lambda: self._stepper.load_weights(weights))
+        await self._become_idle("load weights")
+        try:
+            await self._in_thread("load weights", lambda: self._stepper.load_weights(weights))
+        except BaseException as error:
+            # Given up (too slow, cancelled), it goes on in the thread: what the engine holds is of no known version.
+            self._broken = (
+                f"the load of version {version} did not succeed ({type(error).__name__}: {error}); its weights may be of "
+                f"that version, of version {self.policy_version}, or of both"
+            )
+            self._fail_all(EngineFailure(f"{self._stepper.name} stopped working: {self._broken}"))
+            raise
         self.policy_version = version
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
         if len(token_ids) < 2:
             return []
-        return await self._call_idle("score", lambda: self._stepper.score(list(token_ids)))
+        await self._become_idle("score")
+        return await self._in_thread("score", lambda: self._stepper.score(list(token_ids)))
 
     async def close(self) -> None:
         if self._is_closed:
@@ -174,7 +202,7 @@ class SteppedEngine:
         if self._broken is not None:
             raise EngineFailure(f"{self._stepper.name} stopped working: {self._broken}")
 
-    async def _call_idle(self, what: str, call: Callable[[], T]) -> T:
+    async def _become_idle(self, what: str) -> None:
         self._require_open()
         if self._futures:
             raise ValueError(
@@ -185,7 +213,6 @@ class SteppedEngine:
             self._start_pump(asyncio.get_running_loop())
         if self._pump is not None and self._pump.get_loop() is asyncio.get_running_loop():
             await asyncio.wait([self._pump], timeout=self._timeout_s)
-        return await self._in_thread(what, call)
 
     async def _in_thread(self, what: str, call: Callable[[], T]) -> T:
         try:

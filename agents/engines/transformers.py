@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from winnowrl.agents.engines.decoding import DecodingBatch, Row, prefill
 from winnowrl.agents.engines.hardware import choose_dtype
-from winnowrl.agents.engines.stepped import Reply, Request, SteppedEngine
+from winnowrl.agents.engines.stepped import Reply, Request, SteppedEngine, require_servable
 from winnowrl.agents.errors import EngineFailure
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 
 
 class TransformersEngine(SteppedEngine):
@@ -50,10 +52,12 @@ class TransformersStepper:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
+        require_keys_and_values(model_path)
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         with torch.random.fork_rng():
             model = AutoModelForCausalLM.from_pretrained(str(model_path), dtype=getattr(torch, choose_dtype(dtype)))
         self._model = model.to(self._device).eval()
+        self._vocabulary_size: int = model.get_input_embeddings().weight.shape[0]
         self._tokenizer = AutoTokenizer.from_pretrained(str(model_path))
         self._max_context_tokens = max_context_tokens
         self._max_rows = 1 if is_deterministic else max_concurrent_requests
@@ -69,10 +73,12 @@ class TransformersStepper:
         return len(self._waiting)
 
     def admit(self, request: Request) -> None:
-        if not 0 < len(request.prompt_ids) < self._max_context_tokens:
+        require_servable(self.name, request.prompt_ids, request.sampling, self._max_context_tokens)
+        # In a batch such an id would take every other request with it.
+        if not (min(request.prompt_ids) >= 0 and max(request.prompt_ids) < self._vocabulary_size):
             raise EngineFailure(
-                f"{self.name} refused a prompt of {len(request.prompt_ids)} tokens; "
-                f"allowed: 1 to {self._max_context_tokens - 1}"
+                f"{self.name} refused a prompt with the ids {min(request.prompt_ids)} to {max(request.prompt_ids)}; "
+                f"allowed: 0 to {self._vocabulary_size - 1}, the rows of the model's embedding"
             )
         self._waiting.append(request)
 
@@ -137,3 +143,21 @@ class TransformersStepper:
     def close(self) -> None:
         self._batch, self._waiting = None, []
         self._model = None
+
+
+def require_keys_and_values(model_path: str | Path) -> None:
+    """Raise ``ValueError`` where a layer keeps another state than keys and values (Mamba, short convolutions).
+
+    Rows join and leave the padded cache between any two tokens; a running state knows of no padding.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(str(model_path))
+    mapping: Any = AutoModelForCausalLM._model_mapping
+    is_stateful = type(config) in mapping and getattr(mapping[type(config)], "_is_stateful", False)
+    others = set(getattr(config.get_text_config(), "layer_types", None) or ()) - ATTENTION_LAYERS
+    if is_stateful or others:
+        raise ValueError(
+            f"engine.type is 'transformers', which serves layers with keys and values alone; {config.model_type} has "
+            f"others ({', '.join(sorted(others)) or 'a running state'}): set engine.type=vllm"
+        )

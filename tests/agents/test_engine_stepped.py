@@ -27,6 +27,8 @@ class CountingStepper:
         self.batch_sizes: list[int] = []
         self.fails_at = -1
         self.num_closes = 0
+        self.load_s = 0.0
+        self.logprob = -1.0
 
     @property
     def is_idle(self) -> bool:
@@ -59,10 +61,11 @@ class CountingStepper:
         over = [(key, count) for key, (request, count) in self.live.items() if count == request.sampling.max_tokens]
         for key, _ in over:
             del self.live[key]
-        return [Reply(key, list(range(count)), [-1.0] * count, "length") for key, count in over]
+        return [Reply(key, list(range(count)), [-1.0] * (count - 1) + [self.logprob], "length") for key, count in over]
 
     def load_weights(self, weights: Iterable[tuple[str, Any]]) -> None:
         assert not self.live
+        time.sleep(self.load_s)
         list(weights)
 
     def score(self, token_ids: list[int]) -> list[float]:
@@ -211,6 +214,71 @@ def test_weights_load_right_after_a_cancellation():
         await engine.close()
 
     asyncio.run(run())
+
+
+def _broken_weights():
+    yield "a", None
+    raise RuntimeError("the link is down")
+
+
+@pytest.mark.parametrize(
+    ("load_s", "weights", "error", "said"),
+    [
+        (0.3, [], DeadlineExceeded, r"did not succeed \(DeadlineExceeded: the counting engine did not load weights"),
+        (0.0, _broken_weights(), RuntimeError, r"did not succeed \(RuntimeError: the link is down\)"),
+    ],
+)
+def test_after_a_weight_load_that_did_not_succeed_no_reply_is_given(load_s, weights, error, said):
+    # The load may be applied later or in part: replies would carry a version that did not write them.
+    engine, stepper = make(timeout_s=0.1)
+    stepper.load_s = load_s
+
+    async def run():
+        with pytest.raises(error):
+            await engine.load_weights(weights, 7)
+        await asyncio.sleep(2 * load_s)
+        for later in (engine.generate([1], Sampling(2), 0), engine.score([1, 2]), engine.load_weights([], 8)):
+            with pytest.raises(EngineFailure, match=f"stopped working: the load of version 7 {said}.*of version 0"):
+                await later
+        await engine.close()
+
+    asyncio.run(run())
+    assert engine.policy_version == 0
+
+
+def test_a_weight_load_given_up_by_its_caller_counts_as_failed():
+    engine, stepper = make()
+    stepper.load_s = 0.1
+
+    async def run():
+        load = asyncio.create_task(engine.load_weights([], 7))
+        await asyncio.sleep(0.03)
+        during = asyncio.create_task(engine.generate([1], Sampling(2), 0))
+        await asyncio.sleep(0.01)
+        load.cancel()
+        await asyncio.gather(load, return_exceptions=True)
+        with pytest.raises(EngineFailure, match="the load of version 7 did not succeed"):
+            await during
+        await engine.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("logprob", [float("nan"), float("inf"), float("-inf")])
+def test_a_logprob_that_is_not_finite_fails_its_rollout_naming_engine_and_version(logprob):
+    engine, stepper = make()
+
+    async def run():
+        await engine.load_weights([], 4)
+        stepper.logprob = logprob
+        with pytest.raises(EngineFailure, match=r"the counting engine gave a log-prob.*not finite.*policy version 4"):
+            await engine.generate([1], Sampling(3), 0)
+        stepper.logprob = -1.0
+        reply = await engine.generate([1], Sampling(3), 0)
+        await engine.close()
+        return reply
+
+    assert len(asyncio.run(run()).token_ids) == 3
 
 
 def test_a_request_the_engine_does_not_take_fails_alone():

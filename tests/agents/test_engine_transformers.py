@@ -151,7 +151,7 @@ def test_draws_follow_the_distribution(loaded):
         assert abs(count - draws * p) <= 5 * (draws * p * (1 - p)) ** 0.5
 
 
-def test_new_weights_are_used_and_a_missing_one_is_named(loaded):
+def test_new_weights_are_used(loaded):
     import copy
 
     import torch
@@ -168,11 +168,133 @@ def test_new_weights_are_used_and_a_missing_one_is_named(loaded):
     assert reply.policy_version == 3
     asyncio.run(engine.load_weights(model.state_dict().items(), 4))
     assert asyncio.run(engine.score(prompt)) == pytest.approx(reference_logprobs(model, prompt), abs=1e-4)
-    with pytest.raises(EngineFailure, match=r"no weight named model\.extra"):
-        asyncio.run(engine.load_weights([("model.extra", torch.zeros(1))], 5))
-    with pytest.raises(EngineFailure, match="was sent no weight for"):
-        asyncio.run(engine.load_weights(list(model.state_dict().items())[:3], 5))
-    assert engine.policy_version == 4
+
+
+@pytest.mark.parametrize(
+    ("choose", "message"),
+    [
+        (lambda weights: [("model.extra", weights[0][1])], r"no weight named model\.extra"),
+        (lambda weights: weights[:3], "was sent no weight for"),
+        (lambda weights: [], "was sent no weight for"),
+    ],
+)
+def test_an_incomplete_load_is_refused_and_nothing_is_served_from_it(loaded, tiny_model_path, choose, message):
+    from winnowrl.agents.engines.transformers import TransformersEngine
+
+    engine = TransformersEngine(tiny_model_path, max_context_tokens=128, dtype="float32")
+
+    async def run():
+        with pytest.raises(EngineFailure, match=message):
+            await engine.load_weights(choose(list(loaded[2].state_dict().items())), 5)
+        with pytest.raises(EngineFailure, match="the load of version 5 did not succeed"):
+            await engine.generate([5], Sampling(1), 0)
+        await engine.close()
+
+    asyncio.run(run())
+    assert engine.policy_version == 0
+
+
+@pytest.mark.parametrize(("prompt", "max_tokens"), [([5, 10**6], 2), ([5, 384], 2), ([-3], 2), ([5, 6], 0), ([5], -1)])
+def test_a_request_that_cannot_be_served_fails_alone(loaded, prompt, max_tokens):
+    engine = loaded[0]
+
+    async def run():
+        return await asyncio.gather(
+            engine.generate([5, 6], Sampling(4), 0),
+            engine.generate(prompt, Sampling(max_tokens), 0),
+            engine.generate([5, 383], Sampling(4), 1),
+            return_exceptions=True,
+        )
+
+    first, refused, last = asyncio.run(run())
+    assert isinstance(refused, EngineFailure)
+    assert "allowed: 0 to 383" in str(refused) or "allowed: at least 1" in str(refused)
+    assert (len(first.token_ids), len(last.token_ids)) == (4, 4)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(3), Sampling(3, 0.0), Sampling(3, top_k=2), Sampling(3, top_p=0.5)])
+def test_logits_that_are_not_numbers_end_their_request_alone(loaded, sampling):
+    import torch
+
+    from winnowrl.agents.engines.decoding import Row, draw
+    from winnowrl.agents.engines.stepped import Request
+
+    rows = [Row(Request(i, [1], sampling, i), loaded[1], 10) for i in range(2)]
+    draw(rows, torch.tensor([[0.0, 1.0, 2.0], [0.0, float("nan"), 1.0]]))
+    assert [row.finish_reason for row in rows] == [None, "abort"]
+    assert rows[0].logprobs[0] <= 0.0
+    assert rows[1].logprobs[0] != rows[1].logprobs[0]
+
+
+@pytest.mark.parametrize(
+    ("ids", "stop", "expected"),
+    [
+        ([1, 3, 2], " Answer", 1),  # the reply's first piece: the decoder drops the blank a text begins with
+        ([2, 1, 3], " Answer", 2),
+        ([2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 3], " Answer", 10),  # the window has left the prompt behind
+        ([3, 2, 1], " the Answer", 3),
+        ([2, 4, 5, 2], " .", 3),  # cleaning up would eat the blank
+        ([3, 2], " is:", None),  # the prompt's last token is no part of the reply
+    ],
+)
+def test_a_stop_string_is_found_whatever_the_decoder_drops(ids, stop, expected):
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    from winnowrl.agents.engines.decoding import Row
+    from winnowrl.agents.engines.stepped import Request
+
+    pieces = ["<unk>", "▁Answer", "▁the", ":", "▁", ".", "▁is"]
+    core = Tokenizer(models.WordLevel({piece: number for number, piece in enumerate(pieces)}, unk_token="<unk>"))
+    core.decoder = decoders.Metaspace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", clean_up_tokenization_spaces=True)
+    row = Row(Request(0, [2, 6], Sampling(20, stop=(stop,)), 0), tokenizer, 100)
+    for token_id in ids:
+        row.write(token_id, -1.0)
+        if row.finish_reason is not None:
+            break
+    assert (len(row.token_ids) if row.finish_reason == "stop" else None) == expected
+
+
+def test_a_character_begun_in_the_prompt_hides_no_stop_string(loaded):
+    from winnowrl.agents.engines.decoding import Row
+    from winnowrl.agents.engines.stepped import Request
+
+    tokenizer = loaded[1]
+    # The prompt ends amid the three bytes of a euro sign; the reply ends the sign, and stops.
+    ids = [tokenizer.convert_tokens_to_ids(_byte_token(byte)) for byte in "€".encode()]
+    [end] = tokenizer.encode("!")
+    for split in (1, 2):
+        row = Row(Request(0, ids[:split], Sampling(9, stop=("!",)), 0), tokenizer, 100)
+        for token_id in [*ids[split:], end]:
+            assert row.finish_reason is None
+            row.write(token_id, -1.0)
+        assert row.finish_reason == "stop"
+
+
+def _byte_token(byte: int) -> str:
+    """How a byte-level vocabulary writes a byte."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    return bytes_to_unicode()[byte]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("lfm2", {"layer_types": ["conv", "full_attention"]}),
+        ("qwen3_next", {"layer_types": ["linear_attention", "full_attention"]}),
+        ("mamba", {}),
+    ],
+)
+def test_a_model_with_another_state_than_keys_and_values_is_refused_before_it_is_loaded(tmp_path, kind, fields):
+    from transformers import AutoConfig
+
+    from winnowrl.agents.engines.transformers import TransformersEngine
+
+    AutoConfig.for_model(kind, num_hidden_layers=2, **fields).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=f"keys and values alone; {kind} has others .*: set engine.type=vllm"):
+        TransformersEngine(tmp_path, max_context_tokens=64)
 
 
 def test_prompt_beyond_the_context_fails_alone(loaded):

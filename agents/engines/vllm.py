@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from winnowrl.agents.engines.base import FinishReason, Sampling
-from winnowrl.agents.engines.stepped import Reply, Request, SteppedEngine
+from winnowrl.agents.engines.stepped import Reply, Request, SteppedEngine, require_servable
 from winnowrl.agents.engines.vllm_setup import start_vllm, stop_vllm
 from winnowrl.agents.errors import EngineFailure
 
@@ -29,19 +29,27 @@ class VllmEngine(SteppedEngine):
         self, model_path: str | Path, *, max_context_tokens: int, timeout_s: float = 600.0, **options: Any
     ) -> None:
         super().__init__(
-            lambda: VllmStepper(start_vllm(model_path, max_context_tokens=max_context_tokens, **options)),
+            lambda: VllmStepper(
+                start_vllm(model_path, max_context_tokens=max_context_tokens, **options), max_context_tokens
+            ),
             timeout_s=timeout_s,
         )
 
 
 class VllmStepper:
-    """Requests in, finished replies out, over vLLM's synchronous engine."""
+    """Requests in, finished replies out, over vLLM's synchronous engine.
+
+    Args:
+        engine: vLLM's.
+        max_context_tokens: Longest sequence; at most that of ``engine``.
+    """
 
     name = "the vLLM engine (in this process)"
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Any, max_context_tokens: int) -> None:
         self._engine = engine
-        self._max_context_tokens: int = engine.model_config.max_model_len
+        self._max_context_tokens = max_context_tokens
+        self._weight_names: list[set[str]] = []
         self._is_cpu = engine.vllm_config.device_config.device_type == "cpu"
         # Only a core in this process shows its queue; with another one a request counts as begun when it is handed over.
         self._scheduler = getattr(getattr(engine.engine_core, "engine_core", None), "scheduler", None)
@@ -56,13 +64,11 @@ class VllmStepper:
         return 0 if self._scheduler is None else int(self._scheduler.get_request_counts()[1])
 
     def admit(self, request: Request) -> None:
-        self._add(str(request.request_id), request.prompt_ids, sampling_params(request.sampling, request.seed))
+        require_servable(self.name, request.prompt_ids, request.sampling, self._max_context_tokens)
+        room = self._max_context_tokens - len(request.prompt_ids)
+        self._add(str(request.request_id), request.prompt_ids, sampling_params(request.sampling, request.seed, room))
 
     def _add(self, request_id: str, prompt_ids: list[int], params: Any) -> None:
-        if not 0 < len(prompt_ids) < self._max_context_tokens:
-            raise EngineFailure(
-                f"{self.name} refused a prompt of {len(prompt_ids)} tokens; allowed: 1 to {self._max_context_tokens - 1}"
-            )
         self._engine.add_request(request_id, {"prompt_token_ids": prompt_ids}, params)
 
     def cancel(self, request_ids: Sequence[int]) -> None:
@@ -86,7 +92,13 @@ class VllmStepper:
         return stance
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
+        # vLLM itself keeps the old value of what it is not sent.
+        self._weight_names = self._weight_names or weight_names(self._engine.model_config.model)
+        sent: set[str] = set()
+        noted = ((sent.add(name), (name, weight))[1] for name, weight in weights)
+        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": noted})
+        if missing := [min(names) for names in self._weight_names if not names & sent]:
+            raise EngineFailure(f"{self.name} was sent no weight for {missing[0]} and {len(missing) - 1} others")
         if self._is_cpu:
             self._engine.apply_model(repack_heads)
         self._forget_prefixes()
@@ -98,6 +110,9 @@ class VllmStepper:
     def score(self, token_ids: list[int]) -> list[float]:
         from vllm import SamplingParams
 
+        longest = self._engine.model_config.max_model_len - 1
+        if len(token_ids) > longest:
+            raise EngineFailure(f"{self.name} cannot score {len(token_ids)} tokens; allowed: 2 to {longest}")
         params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, ignore_eos=True, detokenize=False)
         self._add("score", token_ids, params)
         outputs: list[Any] = []
@@ -127,13 +142,29 @@ def repack_heads(model: Any) -> None:
             module.quant_method.process_weights_after_loading(module)
 
 
-def sampling_params(sampling: Sampling, seed: int) -> Any:
-    """vLLM's parameters. Only our stop ids end a reply, so that what ends it is known here and nowhere else."""
+def weight_names(model_path: str | Path) -> list[set[str]]:
+    """Names of each weight of the Hugging Face model, without its values; a tied one has several."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(str(model_path)))
+    names: dict[int, set[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), set()).add(name)
+    return list(names.values())
+
+
+def sampling_params(sampling: Sampling, seed: int, room: int) -> Any:
+    """vLLM's parameters of a reply of at most ``room`` tokens.
+
+    Only our stop ids end a reply, so that what ends it is known here and nowhere else.
+    """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     return SamplingParams(
-        max_tokens=sampling.max_tokens,
+        max_tokens=min(sampling.max_tokens, room),
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,

@@ -74,6 +74,7 @@ def start_vllm(
         from vllm.v1.engine.llm_engine import LLMEngine
 
         dtype = choose_dtype(dtype)
+        model_tokens = max_context_tokens + has_room_for_a_score(model_path, max_context_tokens, dtype)
         options: dict[str, Any] = {}
         if current_platform.is_cpu():
             if block_tokens % CPU_BLOCK_TOKENS:
@@ -81,13 +82,11 @@ def start_vllm(
                     f"engine.block_tokens is {block_tokens}; allowed on a CPU: 0 (takes {CPU_BLOCK_TOKENS}) and multiples of "
                     f"{CPU_BLOCK_TOKENS}"
                 )
-            size = int(kv_cache_gib * GIB) or cpu_cache_bytes(
-                model_path, dtype, max_context_tokens, max_concurrent_requests
-            )
+            size = int(kv_cache_gib * GIB) or cpu_cache_bytes(model_path, dtype, model_tokens, max_concurrent_requests)
             options = {"kv_cache_memory_bytes": size, "block_size": block_tokens or CPU_BLOCK_TOKENS}
             # A prompt cut in chunks is sampled after each of them and the generator set back, which a CPU's cannot be.
             options["enable_chunked_prefill"] = False
-            options["max_num_batched_tokens"] = max(STEP_TOKENS, max_context_tokens + max_concurrent_requests)
+            options["max_num_batched_tokens"] = max(STEP_TOKENS, model_tokens + max_concurrent_requests)
         else:
             options = {"gpu_memory_utilization": gpu_memory_fraction}
             if block_tokens:
@@ -95,7 +94,7 @@ def start_vllm(
         arguments = EngineArgs(
             model=str(model_path),
             dtype=dtype,
-            max_model_len=max_context_tokens,
+            max_model_len=model_tokens,
             max_num_seqs=max_concurrent_requests,
             enable_prefix_caching=is_prefix_cached,
             enforce_eager=is_eager,
@@ -108,6 +107,24 @@ def start_vllm(
         )
         skip_ranks()
         return LLMEngine.from_engine_args(arguments)
+
+
+def has_room_for_a_score(model_path: str | Path, context_tokens: int, dtype: str) -> bool:
+    """The model takes one token beyond the context: vLLM writes one behind a sequence whose log-probs it is asked for."""
+    from transformers import AutoConfig
+    from vllm.engine.arg_utils import EngineArgs
+
+    from winnowrl.agents.engines.build import short_context_tokens
+
+    # One position too many and vLLM would turn all of them by other factors.
+    if short_context_tokens(AutoConfig.from_pretrained(str(model_path)).get_text_config()) == context_tokens:
+        return False
+    try:
+        EngineArgs(model=str(model_path), dtype=dtype, max_model_len=context_tokens + 1).create_model_config()
+    except ValueError:
+        # The model's own limit, or a fault of which the engine's start will speak.
+        return False
+    return True
 
 
 def skip_ranks() -> None:

@@ -294,6 +294,56 @@ def test_weights_cannot_change_under_a_request(loaded, loop):
     assert engine.policy_version != 9
 
 
+def test_a_sequence_that_fills_the_context_is_scored(loaded, loop):
+    engine, tokenizer, model, _ = loaded
+    prompt = (tokenizer.encode(PROMPT) * 20)[:240]
+    [reply] = together(loop, engine, [(prompt, Sampling(100), 0)])
+    full = prompt + list(reply.token_ids)
+    assert len(full) == 256
+    assert loop.run(engine.score(full)) == pytest.approx(reference_logprobs(model, full), abs=1e-4)
+
+
+def test_a_score_has_no_room_where_the_context_is_the_models_own(tiny_model_path):
+    from winnowrl.agents.engines.vllm_setup import has_room_for_a_score
+
+    assert has_room_for_a_score(tiny_model_path, 1023, "float32")
+    assert not has_room_for_a_score(tiny_model_path, 1024, "float32")
+
+
+def test_a_reply_of_no_tokens_is_refused(loaded, loop):
+    with pytest.raises(EngineFailure, match="refused a reply of 0 tokens; allowed: at least 1"):
+        loop.run(loaded[0].generate([5, 6], Sampling(0), 0))
+
+
+def test_a_load_needs_either_name_of_a_tied_weight_and_every_other(loaded, loop, tiny_model_path):
+    from winnowrl.agents.engines.vllm import weight_names
+
+    names = weight_names(tiny_model_path)
+    assert {"model.embed_tokens.weight", "lm_head.weight"} in names
+    # What the learner sends: tied heads are not repeated.
+    assert sorted(min(found - {"lm_head.weight"}) for found in names) == sorted(dict(loaded[2].named_parameters()))
+
+
+@pytest.mark.parametrize("num_missing", [20, 15, 1])
+def test_an_incomplete_load_is_refused_and_nothing_is_served_from_it(loaded, loop, num_missing):
+    from winnowrl.agents.engines.stepped import SteppedEngine
+
+    engine, _, model, _ = loaded
+    # The embedding comes first and is the head as well.
+    weights = list(model.named_parameters())
+    sent, missing = weights[:-num_missing], weights[-num_missing][0].replace("model.embed_tokens", "lm_head")
+    assert len(weights) == 20
+    # The same vLLM under a face of its own, which may break.
+    face = SteppedEngine(lambda: engine._stepper)
+    with pytest.raises(EngineFailure, match=f"was sent no weight for {missing} and {num_missing - 1} others"):
+        loop.run(face.load_weights(((name, p.detach()) for name, p in sent), 11))
+    with pytest.raises(EngineFailure, match="the load of version 11 did not succeed"):
+        loop.run(face.generate([5, 6], Sampling(2), 0))
+    assert face.policy_version == 0
+    loop.run(engine.load_weights(((name, p.detach()) for name, p in weights), 12))
+    assert loop.run(engine.score([5, 6, 7])) == pytest.approx(reference_logprobs(model, [5, 6, 7]), abs=1e-4)
+
+
 def test_a_stuck_step_names_the_engine(loaded, loop):
     # Last in this file: an engine whose step did not return cannot be used again.
     engine, tokenizer, _, _ = loaded

@@ -31,6 +31,7 @@ class Diagnostics:
             "nothing informative": self._nothing_informative(metrics),
             "entropy collapse": self._entropy(metrics),
             "mismatch": self._mismatch(metrics),
+            "weight sync": self._after_sync(metrics),
             "parse failures": self._parse_failures(metrics),
             "gate precision": gate_warning,
         }
@@ -100,6 +101,16 @@ class Diagnostics:
         return (
             f"engine and learner log-probs differ by {mismatch:.3f} on average (first step: {self._first_mismatch:.3f}): the "
             "engine may hold old weights or sample at another temperature; check engine.dtype and the weight sync"
+        )
+
+    def _after_sync(self, metrics: Mapping[str, float]) -> str:
+        mismatch = metrics.get("mismatch/after_sync", 0.0)
+        # Not a number is no match either.
+        if mismatch <= self._config.max_mismatch:
+            return ""
+        return (
+            f"right after the weight load engine and learner log-probs differ by {mismatch:.3f} on average (allowed: "
+            f"{self._config.max_mismatch:g}): the engine did not take the new weights; check engine.dtype and engine.type"
         )
 
     def _parse_failures(self, metrics: Mapping[str, float]) -> str:

@@ -82,6 +82,12 @@ def test_a_mismatch_is_warned_of_where_it_is_gross_or_has_grown(
     assert [bool(texts) for texts in said] == warned
 
 
+@pytest.mark.parametrize(("mismatch", "is_warned"), [(0.09, False), (0.3, True), (float("nan"), True)])
+def test_an_engine_that_did_not_take_the_weights_is_warned_of(mismatch: float, is_warned: bool) -> None:
+    [said] = _said({"mismatch/after_sync": mismatch})
+    assert ["did not take the new weights" in text for text in said] == [True] * is_warned
+
+
 def test_state_survives_a_restart() -> None:
     settings = DiagnosticsConfig(uninformative_steps=3)
     first = Diagnostics(settings)

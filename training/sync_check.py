@@ -28,7 +28,8 @@ def check_sync(
         return {}
     if step != 1 and step % every != 0:
         return {}
-    sequence = _shortest(outcome)
+    # An engine writes a token behind what it scores: one that is full at the model's own limit has no place for it.
+    sequence = _shortest(outcome, min(MAX_CHECKED_TOKENS, config.conversation.context_tokens - 1))
     if sequence is None:
         return {}
     engine_logprobs = run_async(parts.engine.score(sequence.token_ids))
@@ -39,21 +40,21 @@ def check_sync(
     return {"mismatch/after_sync": sum(differences) / len(differences)}
 
 
-def _shortest(outcome: StepOutcome) -> TrainingSequence | None:
-    """The shortest rollout with sampled tokens: the check should cost nothing."""
+def _shortest(outcome: StepOutcome, max_tokens: int) -> TrainingSequence | None:
+    """The shortest rollout with sampled tokens, cut at ``max_tokens``: the check should cost nothing."""
     candidates = [
         sequence
         for rollout in outcome.collected.rollouts
         for sequence in rollout.sequences
-        if any(sequence.completion_mask) and len(sequence) <= MAX_CHECKED_TOKENS
+        if any(sequence.completion_mask[:max_tokens])
     ]
     if not candidates:
         return None
     chosen = min(candidates, key=len)
     return TrainingSequence(
-        token_ids=chosen.token_ids,
-        completion_mask=chosen.completion_mask,
-        sampler_logprobs=chosen.sampler_logprobs,
+        token_ids=chosen.token_ids[:max_tokens],
+        completion_mask=chosen.completion_mask[:max_tokens],
+        sampler_logprobs=chosen.sampler_logprobs[:max_tokens],
         advantage=0.0,
         group_id=0,
         rollout_id=0,

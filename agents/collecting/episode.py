@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -277,6 +278,12 @@ def _check_completion(completion: Completion | None, policy_version: int) -> Non
     if len(completion.logprobs) != len(completion.token_ids):
         raise EngineFailure(
             f"the engine returned {len(completion.token_ids)} tokens and {len(completion.logprobs)} log-probabilities"
+        )
+    # Not a number throughout: an engine that has none to give, which serves evaluations alone.
+    if not math.isfinite(sum(completion.logprobs)) and not all(map(math.isnan, completion.logprobs)):
+        raise EngineFailure(
+            f"the engine returned a log-probability that is not finite in a reply of policy version "
+            f"{completion.policy_version}"
         )
     if completion.finish_reason == "abort":
         raise EngineFailure("the engine aborted the request")

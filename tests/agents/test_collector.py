@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -215,6 +216,12 @@ def wrong_version(prompt: str, seed: int) -> Completion:
         (lambda p, s: Completion([], [], "stop", 0), "engine", "returned nothing"),
         (lambda p, s: Completion([1, 2], [-1.0], "stop", 0), "engine", "2 tokens and 1 log-probabilities"),
         (lambda p, s: Completion([1], [-1.0], "abort", 0), "engine", "aborted"),
+        (
+            lambda p, s: Completion([1, 2], [-1.0, math.nan], "stop", 0),
+            "engine",
+            "not finite in a reply of policy version 0",
+        ),
+        (lambda p, s: Completion([1, 2], [-math.inf, -1.0], "stop", 0), "engine", "not finite in a reply"),
         (wrong_version, "engine", "policy version 5"),
         (lambda p, s: "raise", "environment", "the walker fell"),
         (lambda p, s: "quit", "environment", r"raised SystemExit: 3"),

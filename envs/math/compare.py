@@ -11,17 +11,19 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NoReturn
 
-from winnowrl.envs.math.exact import Number, numbers_equal, read_number
+from winnowrl.envs.math.exact import Number, cuts_to, numbers_equal, read_number
 from winnowrl.envs.math.policy import VerifierPolicy
 from winnowrl.envs.math.relations import (
     FLIPPED,
     as_interval,
     as_set,
+    in_usual_order,
     is_interval_union,
     is_statement,
     name_of,
     named_values,
     oriented,
+    value_of,
 )
 from winnowrl.envs.math.shapes import Atom, Items, Relation, Shape, is_name, to_text
 from winnowrl.envs.math.units import read_quantity, units_conflict
@@ -110,6 +112,13 @@ class Comparison:
         """Equality of two expressions of which at least one is no plain number."""
         self._leave()
 
+    def is_rounding(self, expression: str, number: Number) -> bool:
+        """True when ``number`` is the value of ``expression``, cut or rounded at its last place."""
+        exact = read_number(expression)
+        if exact is None:
+            self._leave()
+        return cuts_to(exact.value, number)
+
     def same_equation(self, gold: Relation, prediction: Relation) -> bool:
         """Equality of two relations as statements (an equation times a constant is the same statement)."""
         self._leave()
@@ -172,7 +181,7 @@ class Comparison:
         if not isinstance(bare, Items) or any(isinstance(item, Relation) for item in bare.items):
             return None
         is_ordered = bare.kind == "tuple" or (bare.kind == "list" and isinstance(relation, Items))
-        if not is_ordered or list(named) != sorted(named):
+        if not is_ordered or not in_usual_order(named):
             return False
         values = tuple(named.values())
         return self._same_ordered(values, bare.items) if relation is gold else self._same_ordered(bare.items, values)
@@ -229,10 +238,19 @@ class Comparison:
         return squeeze(to_text(left)) == squeeze(to_text(right))
 
     def _relation_for_value(self, gold: Shape, prediction: Relation) -> bool:
-        if prediction.is_assignment:
-            return self.same(gold, prediction.sides[-1])
+        value = value_of(prediction)
+        if value is not None:
+            return self.same(gold, value) or self._same_before_rounding(gold, prediction)
         interval = as_interval(prediction) if self.policy.relations_as_intervals == "both" else None
         return interval is not None and self.same(gold, interval)
+
+    def _same_before_rounding(self, gold: Shape, prediction: Relation) -> bool:
+        """The value before its decimal, where that is its rounding: ``2\\sqrt{3} \\approx 3.46``."""
+        exact, rounded = prediction.sides[-2:]
+        if prediction.signs[-1] != "~" or not isinstance(exact, Atom) or not isinstance(rounded, Atom):
+            return False
+        number = read_number(rounded.text)
+        return number is not None and self.is_rounding(exact.text, number) and self.same(gold, exact)
 
     def _value_for_relation(self, gold: Relation, prediction: Shape) -> bool:
         if gold.is_assignment:
@@ -266,6 +284,8 @@ class Comparison:
                 return self.same(one.items[0], other) if one is gold else self.same(other, one.items[0])
         if is_interval_union(gold) and is_interval_union(prediction):
             return self.same_set(gold, prediction)
+        if any(isinstance(side, Items) and side.kind == "list" for side in (gold, prediction)):
+            return False
         gold_text, predicted_text = to_text(gold), to_text(prediction)
         if _SET_WORDS.search(gold_text) and _SET_WORDS.search(predicted_text):
             return self.same_set(gold, prediction)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
+from winnowrl.envs.math.exact import read_number
 from winnowrl.envs.math.shapes import Atom, Items, Relation, Shape, is_name, to_text
 from winnowrl.envs.math.words import squeeze
 
 FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 
+
+# Quantities that a problem asks for by an expression: m + n, the size of a set, an angle.
+_ASKED = re.compile(r"[a-zA-Z](?: ?\+ ?[a-zA-Z])+|\|[A-Z]\||\\angle ?\{? ?[A-Z]{1,3} ?\}?")
+# Coordinates whose usual order is not the alphabetical one.
+_COORDINATES = (["rho", "theta", "phi"],)
 
 INFINITY, MINUS_INFINITY = Atom(r"\infty"), Atom(r"-\infty")
 
@@ -110,6 +119,23 @@ def named_values(shape: Shape) -> dict[str, Shape] | None:
         return None
     named = {squeeze(to_text(name)): value for name, value in pairs}
     return named if len(named) == len(pairs) else None
+
+
+def in_usual_order(names: Iterable[str]) -> bool:
+    """True for names in the order in which bare values stand for them."""
+    spelled = [name.removeprefix("\\") for name in names]
+    return spelled == sorted(spelled) or spelled in _COORDINATES
+
+
+def value_of(relation: Relation) -> Shape | None:
+    """What ``x = 5``, ``m + n = 5`` or ``5 = x`` says the answer is; None for an equation or an inequality."""
+    first, last = relation.sides[0], relation.sides[-1]
+    if relation.signs == ("=",) and isinstance(last, Atom) and re.fullmatch("[a-zA-Z]", last.text):
+        return first if isinstance(first, Atom) and read_number(first.text) else last
+    if relation.is_assignment:
+        return last
+    is_asked = isinstance(first, Atom) and _ASKED.fullmatch(first.text) and set(relation.signs) <= {"="}
+    return last if is_asked and isinstance(last, Atom) and read_number(last.text) else None
 
 
 def _has_name(relation: Relation) -> bool:

@@ -10,6 +10,8 @@ _NAME = re.compile(
     r"(?:\\?[a-zA-Z]+'*|\\text ?\{[^{}]*\}|\\(?:mathbf|mathbb|mathcal|vec|hat|bar|overline) ?\{[^{}]*\})"
     r"(?:_(?:\w|\{[^{}]*\}))?(?:\^\{?[*nkm\\prime]+\}?)?(?: ?\([^()=]*\))?"
 )
+# Commands of a calculation with numbers.
+_SIGNS = re.compile(r"\\(?:cdot|times|div|frac|sqrt|binom|log|ln|lfloor|rfloor|lceil|rceil)(?![a-z])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Relation:
             return False
         if isinstance(first, Items):
             return first.kind == "tuple" and all(isinstance(item, Atom) and is_name(item.text) for item in first.items)
-        return isinstance(first, Atom) and (is_name(first.text) or not re.search(r"[a-zA-Z]", first.text))
+        return isinstance(first, Atom) and (is_name(first.text) or not re.search("[a-zA-Z]", _SIGNS.sub("", first.text)))
 
 
 Shape = Atom | Items | Relation

@@ -28,7 +28,8 @@ _STYLES = re.compile(
     r"|\\(?:text)?color\s*\{[^{}]*\}"
 )
 _STYLED_NUMBER = re.compile(
-    r"\\(?:text|mathbf|mathsf|mathtt|mathit|boldsymbol|bm|textsf|texttt|underline|emph)\s*\{\s*(-?[\d.,/ ]+?)\s*\}"
+    r"\\(?:text|math(?:rm|bf|sf|tt|it)|text(?:rm|bf|it|sf|tt|normal)|boldsymbol|bm|mbox|underline|emph)\s*"
+    r"\{\s*(-?[\d.,/ ]+?)\s*(?P<words>\s\(?[A-Za-z][A-Za-z .()/'-]*)?\}"
 )
 _ROMAN = re.compile(r"\{\s*\\(?:rm|it|bf|sf)\s+([A-Za-z][A-Za-z ]+)\}")
 _UNDERLINED = re.compile(r"\\underline\s*\{([^{}]*)\}")
@@ -68,9 +69,15 @@ def without_styles(text: str) -> str:
         text = text[label.end() :] if is_whole else text
     text = _ROMAN.sub(r"\\text{ \1}", text)
     text = _STYLES.sub(" ", text)
-    text = _STYLED_NUMBER.sub(r" \1 ", text)
+    text = _STYLED_NUMBER.sub(_number_and_words, text)
     text = _UNDERLINED.sub(r"\1", text)
     return _UNIT_VECTOR.sub(lambda match: f" {match.group(1) or match.group(2) or match.group(3)} ", text)
+
+
+def _number_and_words(match: re.Match[str]) -> str:
+    r"""``\\text{18 dollars}`` -> ``18\\text{ dollars}``."""
+    words = match.group("words")
+    return rf" {match.group(1)}\text{{{words}}} " if words else f" {match.group(1)} "
 
 
 def with_usual_notation(text: str) -> str:

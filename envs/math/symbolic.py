@@ -44,6 +44,14 @@ class SymbolicComparison(Comparison):
             return self._equal(left, right, prediction, gold_number, predicted_number)
         return False
 
+    def is_rounding(self, expression: str, number: Number) -> bool:
+        read = read_expression(expression)
+        if not isinstance(read, sympy.Expr):
+            return False
+        check_size(read)
+        value = exact_value(read, (number.places or 0) + 20)
+        return value is not None and cuts_to(value, number)
+
     def same_equation(self, gold: Relation, prediction: Relation) -> bool:
         golds = [self._read_gold(to_text(side)) for side in gold.sides[:2]]
         predictions = [read_expression(to_text(side)) for side in prediction.sides[:2]]

@@ -73,6 +73,8 @@ _PLAIN = re.compile(
     + r"\s*\.?$"
 )
 _HALF_DAY = re.compile(r"(?<![A-Za-z])([ap])\. ?m\b\.?", re.I)
+# 18 (dollars)
+_BRACKETED = re.compile(r"(?<=[ {])\(([A-Za-z]{4,}(?: [A-Za-z]+)*)\)(?=\}?$)")
 _POWER_IN_TEXT = re.compile(r"(\\text ?\{[^{}^]*)\^ ?\{?(\d)\}? ?\}$")
 _LETTER = re.compile(r"[A-Za-z]")
 _WORD = re.compile(r"[a-z]+|/")
@@ -94,7 +96,7 @@ def read_quantity(text: str) -> tuple[str, str]:
     """
     if not _LETTER.search(text) or not _has_words(text):
         return text, ""
-    unit, scale, rest = "", 1, _HALF_DAY.sub(r"\1m", text)
+    unit, scale, rest = "", 1, _BRACKETED.sub(r"\1", _HALF_DAY.sub(r"\1m", text))
     if not TRIGONOMETRIC.search(rest):
         rest = rest.replace(DEGREE, "")
     # \text{ million}\text{ dollars}: two pieces at most.

@@ -117,3 +117,15 @@ def test_vectors_and_multiples_of_matrices(gold: str, prediction: str, expected:
 @pytest.mark.parametrize(("gold", "prediction", "expected"), LOOSE)
 def test_loose_fractions_and_ordinals_are_read(gold: str, prediction: str, expected: str) -> None:
     assert status(gold, prediction) == expected
+
+
+@pytest.mark.parametrize(
+    ("gold", "prediction", "expected"),
+    [
+        ("18", r"\mathrm{18}", "correct"), ("18", r"\textbf{18}", "correct"), ("18", r"\text{18 dollars}", "correct"),
+        ("18", r"\text{18 (dollars)}", "correct"), ("5 cm", r"\text{5 m}", "wrong"), ("5", r"\text{5 million}", "wrong"),
+        ("5", r"\text{5 or 6}", "wrong"), ("5", r"\text{5 or more}", "wrong"), ("5", r"\text{5 plus one}", "wrong"),
+    ],
+)  # fmt: skip
+def test_number_and_its_words_in_one_text(gold: str, prediction: str, expected: str) -> None:
+    assert verify(gold, rf"\boxed{{{prediction}}}").status == expected

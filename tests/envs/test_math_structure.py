@@ -22,6 +22,28 @@ NAMED = [
     ("m=2, b=3", "b=3, m=2", "correct"), ("m=2, b=3", "2, 3", "wrong"), ("(x,y)=(1,2)", "1, 2", "wrong"),
 ]  # fmt: skip
 
+COORDINATES = [
+    (r"(3, \frac{\pi}{2})", r"(r,\theta)=(3, \pi/2)", "correct"), (r"(3, \frac{\pi}{2})", r"r=3, \theta=\frac{\pi}{2}", "correct"),
+    (r"(3, \frac{\pi}{2})", r"(\theta,r)=(\pi/2, 3)", "wrong"), ("(1,2,3)", r"(\rho,\theta,\phi)=(1,2,3)", "correct"),
+    (r"r=3, \theta=1", "(1,3)", "wrong"),
+]  # fmt: skip
+
+CALCULATIONS = [
+    ("18", r"9 \times 2 = 18", "correct"), ("5", r"\sqrt{25}=5", "correct"), ("5", r"\frac{10}{2}=5", "correct"),
+    ("5", r"\binom{5}{1} = 5", "correct"), ("6", "2+3=5", "wrong"), ("5", r"\frac{x}{2}=5", "wrong"), ("5", "2x=5", "wrong"),
+    ("5", "m+n=5", "correct"), ("5", "a+b=2+3=5", "correct"), ("5", "|A|=5", "correct"), ("5", "5=x", "correct"),
+    ("5", "6=x", "wrong"), (r"90^\circ", r"\angle ABC = 90^\circ", "correct"), ("x+y=5", "5", "wrong"), ("x+y=5", "x+z=5", "wrong"),
+    ("x<3", "|x|<3", "wrong"), ("y", "x=y", "correct"),
+]  # fmt: skip
+
+ROUNDED = [
+    (r"\frac12", r"\frac12\approx 0.5", "correct"), (r"2\sqrt3", r"2\sqrt3\approx 3.46", "correct"),
+    (r"2\sqrt3", r"x=2\sqrt3\approx 3.46", "correct"), ("3.46", r"2\sqrt3\approx 3.46", "correct"),
+    ("18", r"17.6\approx 18", "correct"),
+    ("41", r"41\approx 42", "wrong"), ("41", r"41\approx 41.5", "wrong"), (r"2\sqrt3", r"2\sqrt3\approx 3.6", "wrong"),
+    (r"3\sqrt3", r"2\sqrt3\approx 3.46", "wrong"),
+]  # fmt: skip
+
 GROUPED_DIGITS = [
     ("1000", "1,000 dollars", "correct"), ("1000", r"1,000\text{ dollars}", "correct"), ("x=1000", "x=1,000", "correct"),
     ("1000", "x=1,000", "correct"), (r"10000\pi", r"10,000\pi", "correct"), ("1000x", "1,000x", "correct"),
@@ -61,3 +83,23 @@ def test_commas_group_digits_or_part_a_list(gold: str, prediction: str, expected
 @pytest.mark.parametrize(("gold", "prediction", "expected"), DEGREES)
 def test_degrees_count_inside_a_sine(gold: str, prediction: str, expected: str) -> None:
     assert status(gold, prediction) == expected
+
+
+@pytest.mark.parametrize(("gold", "prediction", "expected"), COORDINATES)
+def test_coordinates_have_their_usual_order(gold: str, prediction: str, expected: str) -> None:
+    assert status(gold, prediction) == expected
+
+
+@pytest.mark.parametrize(("gold", "prediction", "expected"), CALCULATIONS)
+def test_calculation_and_quantity_asked_for_have_a_value(gold: str, prediction: str, expected: str) -> None:
+    assert status(gold, prediction) == expected
+
+
+@pytest.mark.parametrize(("gold", "prediction", "expected"), ROUNDED)
+def test_value_and_its_rounding_are_one_answer(gold: str, prediction: str, expected: str) -> None:
+    assert status(gold, prediction) == expected
+
+
+def test_infinity_in_a_list_is_not_alone() -> None:
+    assert status(r"-\infty", r"-\infty, -\infty+1") == "wrong"
+    assert status(r"\mathbb{R}", r"(-\infty, \infty)") == "correct"

@@ -87,7 +87,7 @@ class Candidate(Peer):
 
     def call(self, target: Handle, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of the tests."""
-        encoder = Encoder(self.export)
+        encoder = Encoder(self.export, self.max_bytes)
         encoder.put((args, tuple(kwargs.items())))
         kind, *rest = self.ask("call", target, bytes(encoder.out))
         if kind == "value":
@@ -98,13 +98,14 @@ class Candidate(Peer):
         exec(compile(self.source, "<program>", "exec", dont_inherit=True), self.module.__dict__)
 
     def _call(self, function: Callable[..., Any], data: bytes) -> tuple[Any, ...]:
-        decoder = Decoder(data, self.import_, shares=True)
+        decoder = Decoder(data, self.import_, self.max_bytes, shares=True)
         args, kwargs = decoder.whole()
         result = function(*args, **dict(kwargs))
         if result is not None or not decoder.seen:
             return "value", result
         # A function that returns nothing works on its arguments in place: hand back what every container holds.
-        encoder = Encoder(self.export, known={id(each): number for number, each in enumerate(decoder.seen)})
+        numbers = {id(each): number for number, each in enumerate(decoder.seen)}
+        encoder = Encoder(self.export, self.max_bytes, known=numbers)
         encoder.put([_contents(each) for each in decoder.seen])
         if len(encoder.out) > self.max_bytes:
             raise UnsendableError("arguments grown larger than may cross")
@@ -133,7 +134,8 @@ class Candidate(Peer):
             text = ""
         kind = type(error)
         try:
-            args = error.args if len(encode(error.args, self.export)) <= MAX_ARGS and kind is not SyntaxError else None
+            is_short = len(encode(error.args, self.export, self.max_bytes)) <= MAX_ARGS
+            args = error.args if is_short and kind is not SyntaxError else None
         except Exception:  # noqa: BLE001 - what it holds is the program's
             args = None
         if vars(builtins).get(kind.__name__) is kind:

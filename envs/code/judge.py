@@ -90,7 +90,7 @@ class Judge(Peer):
                 or all(function is not known for known in self.objects.values())
             ):
                 return "raise", "TypeError", (), "only functions handed over by the tests can be called"
-            args, kwargs = self.decoded(Decoder(data, self.import_))
+            args, kwargs = self.decoded(Decoder(data, self.import_, self.max_bytes))
             return "value", function(*args, **dict(kwargs))
         except ChannelClosedError:
             raise
@@ -126,7 +126,7 @@ class Judge(Peer):
 
     def _call(self, target: Handle, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.turn += 1
-        encoder = Encoder(self.export, shares=True)
+        encoder = Encoder(self.export, self.max_bytes, shares=True)
         try:
             encoder.put((args, tuple(kwargs.items())))
         except UnsendableError as error:
@@ -140,7 +140,7 @@ class Judge(Peer):
 
     def _work_in_place(self, containers: list[Any], data: bytes) -> None:
         """Give the arguments what a function that returned nothing made of them."""
-        contents = self.decoded(Decoder(data, self.import_, known=containers))
+        contents = self.decoded(Decoder(data, self.import_, self.max_bytes, known=containers))
         if type(contents) is not list or len(contents) != len(containers):
             raise self.closed("not the arguments")
         # All of it is read before any is changed, so that what is no content changes nothing.

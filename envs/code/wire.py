@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     Import = Callable[[bytes, int, str], Any]
 
 MAX_DEPTH = 60
+# Larger numbers of these kinds are slow to work with: int(Decimal("1e999999999")) takes minutes, Fraction finds a
+# common divisor and range divides. Integers have no such bound: to read one takes as long as it is.
+MAX_DIGITS = 10_000
+MAX_BITS = (10**MAX_DIGITS).bit_length()
+# Bytes that a list takes for each item: no range may be longer than the longest list that could cross.
+ITEM_BYTES = 8
+# For values that are on no channel.
+MAX_BYTES = 2 << 20
 
 
 class ChannelClosedError(Exception):
@@ -44,11 +52,31 @@ _TYPES |= {
 del _TYPES["Exception"], _TYPES["AssertionError"]
 _COLLECTIONS = ("OrderedDict", "Counter", "defaultdict", "deque")
 _TIMES = ("date", "time", "datetime", "timedelta", "timezone")
+# Types of the parts of what must not be too large.
+_MEASURED: dict[str, list[type]] = {"range": [int, int, int], "Fraction": [int, int], "Decimal": [str]}
 
 
-def _construct(name: str, arguments: tuple[Any, ...]) -> Any:
+def _excess(name: str, parts: tuple[Any, ...], max_items: int) -> str:
+    """What makes a value of these parts too large to cross, or nothing. The parts are of the right types."""
+    if name in ("range", "Fraction") and any(part.bit_length() > MAX_BITS for part in parts):
+        return f"a {name} of numbers of more than {MAX_DIGITS} digits"
+    # Its length may be more than len() can say.
+    if name == "range" and range(*parts)[max_items:]:
+        return f"a range of more than {max_items} items"
+    if name == "Decimal":
+        from decimal import Decimal
+
+        _, digits, exponent = Decimal(*parts).as_tuple()
+        if len(digits) > MAX_DIGITS or (type(exponent) is int and abs(exponent) > MAX_DIGITS):
+            return f"a Decimal of more than {MAX_DIGITS} digits or with an exponent beyond ±{MAX_DIGITS}"
+    return ""
+
+
+def _construct(name: str, arguments: tuple[Any, ...], max_items: int) -> Any:
     kinds = [type(argument) for argument in arguments]
     # The kinds are checked because some constructors compute: bytearray(10**12), Fraction("1e999999999").
+    if kinds == _MEASURED.get(name) and (excess := _excess(name, arguments, max_items)):
+        raise ChannelClosedError(excess)
     if name == "complex" and kinds == [float, float]:
         return complex(*arguments)
     if name == "range" and kinds == [int, int, int]:
@@ -175,12 +203,16 @@ class Encoder:
 
     Args:
         export: Names an object that is no plain value, or raises :class:`UnsendableError`.
+        max_bytes: Largest message, which bounds how long a range may be.
         shares: Write a container that occurs again as a reference to its first occurrence.
         known: Containers by ``id`` that the other side has and that are written as their number.
     """
 
-    def __init__(self, export: Export, *, shares: bool = False, known: dict[int, int] | None = None) -> None:
+    def __init__(
+        self, export: Export, max_bytes: int, *, shares: bool = False, known: dict[int, int] | None = None
+    ) -> None:
         self.out = bytearray()
+        self.max_items = max_bytes // ITEM_BYTES
         self.export, self.shares, self.known = export, shares, known or {}
         self.seen: list[Any] = []
         self.numbers: dict[int, int] = {}
@@ -222,6 +254,8 @@ class Encoder:
     def _put_other(self, value: Any, depth: int) -> None:
         parts = _deconstruct(value)
         if parts is not None:
+            if excess := _excess(*parts, self.max_items):
+                raise UnsendableError(excess)
             self._blob(b"x", parts[0].encode())
             self.put(parts[1], depth + 1)
             return
@@ -234,13 +268,13 @@ class Encoder:
         self.out += tag + len(data).to_bytes(4, "big") + data
 
 
-def encode(value: Any, export: Export) -> bytes:
+def encode(value: Any, export: Export, max_bytes: int = MAX_BYTES) -> bytes:
     """The bytes of a plain value.
 
     Raises:
-        UnsendableError: nested deeper than ``MAX_DEPTH``, or ``export`` refuses an object.
+        UnsendableError: nested deeper than ``MAX_DEPTH``, a range or number too large, or ``export`` refuses an object.
     """
-    encoder = Encoder(export)
+    encoder = Encoder(export, max_bytes)
     encoder.put(value)
     return bytes(encoder.out)
 
@@ -253,12 +287,22 @@ class Decoder:
 
     Args:
         importer: Finds or makes the stand-in of an object.
+        max_bytes: Largest message, which bounds how long a range may be.
         shares: References to containers read before are allowed; ``seen`` has all of them in the writer's order.
         known: The containers that the writer may refer to by their number.
     """
 
-    def __init__(self, data: bytes, importer: Import, *, shares: bool = False, known: list[Any] | None = None) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        importer: Import,
+        max_bytes: int,
+        *,
+        shares: bool = False,
+        known: list[Any] | None = None,
+    ) -> None:
         self.data, self.at, self.importer = data, 0, importer
+        self.max_items = max_bytes // ITEM_BYTES
         self.shares, self.known = shares, known or []
         self.seen: list[Any] = []
 
@@ -301,7 +345,7 @@ class Decoder:
             arguments = self.take(depth + 1)
             if type(arguments) is not tuple:
                 raise ChannelClosedError("a value without its parts")
-            return _construct(blob.decode(), arguments)
+            return _construct(blob.decode(), arguments, self.max_items)
         number_text, _, name = blob.decode("utf-8", "replace").partition(" ")
         if tag == b"v":
             return self.importer(tag, int(number_text), name, self.take(depth + 1))  # type: ignore[call-arg]
@@ -320,24 +364,24 @@ class Decoder:
         """The one value that the bytes hold.
 
         Raises:
-            ChannelClosedError: they hold no value, or more.
+            ChannelClosedError: they hold no value, or more, or one too large for the memory or stack that is left.
         """
         try:
             value = self.take()
-        except (IndexError, ValueError, ArithmeticError, TypeError, UnicodeError) as error:
+        except (IndexError, ValueError, ArithmeticError, TypeError, MemoryError, RecursionError) as error:
             raise ChannelClosedError(f"not a value: {type(error).__name__}") from None
         if self.at != len(self.data):
             raise ChannelClosedError("bytes after the value")
         return value
 
 
-def decode(data: bytes, importer: Import) -> Any:
+def decode(data: bytes, importer: Import, max_bytes: int = MAX_BYTES) -> Any:
     """The value of :func:`encode`'s bytes.
 
     Raises:
         ChannelClosedError: the bytes are no value.
     """
-    return Decoder(data, importer).whole()
+    return Decoder(data, importer, max_bytes).whole()
 
 
 # What an object of the program may be able to do, as far as the other side needs to know: its stand-in can do no more.
@@ -448,7 +492,7 @@ class Peer(ABC):
     def send(self, message: tuple[Any, ...]) -> None:
         if self.is_closed:
             raise ChannelClosedError("the program is gone")
-        data = encode(message, self.export)
+        data = encode(message, self.export, self.max_bytes)
         if len(data) > self.max_bytes:
             raise UnsendableError(f"a value of {len(data) >> 10} kB; at most {self.max_bytes >> 10} kB may cross")
         view = memoryview(len(data).to_bytes(4, "big") + data)
@@ -462,7 +506,7 @@ class Peer(ABC):
         size = int.from_bytes(self._read(4), "big")
         if size > self.max_bytes:
             raise self.closed("a message larger than allowed")
-        message = self.decoded(Decoder(self._read(size), self.import_))
+        message = self.decoded(Decoder(self._read(size), self.import_, self.max_bytes))
         if type(message) is not tuple or not message:
             raise self.closed("not a message")
         return message

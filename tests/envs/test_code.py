@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from winnowrl.envs.code.problems import STARTER_SET, ProblemSource, load_splits,
 from winnowrl.envs.code.programs import canonical_program, complete_program, extract_program
 from winnowrl.envs.code.sandbox import SandboxFailureError, require_sandbox
 from winnowrl.envs.code.seccomp import MACHINES, REFUSED, build_filter
-from winnowrl.envs.code.wire import MAX_DEPTH, ChannelClosedError, UnsendableError, decode, encode
+from winnowrl.envs.code.wire import MAX_BYTES, MAX_DEPTH, ChannelClosedError, UnsendableError, decode, encode
 
 SHARED = Path(os.environ.get("WINNOWRL_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
 
@@ -68,6 +70,11 @@ def no_objects(tag: bytes, number: int, name: str) -> Any:
         frozenset({1}),
         2 + 3j,
         range(1, 9, 2),
+        range(10**30, 10**30 - 3, -1),
+        range(MAX_BYTES // 8),
+        Decimal("-1.50e-9998"),
+        Decimal("Infinity"),
+        Fraction(-(10**9999), 7),
         bytearray(b"x"),
         slice(1, None, 2),
         int,
@@ -141,6 +148,50 @@ def test_a_value_nested_too_deep_is_refused() -> None:
 def test_bytes_that_are_no_value_are_refused(data: bytes) -> None:
     with pytest.raises(ChannelClosedError):
         decode(data, no_objects)
+
+
+@pytest.mark.parametrize(
+    ("value", "parts"),
+    [
+        (range(1001), (0, 1001, 1)),
+        (range(10**30), (0, 10**30, 1)),
+        (range(0, -2002, -2), (0, -2002, -2)),
+        (range(10**10001, 10**10001 + 1), (10**10001, 10**10001 + 1, 1)),
+        (Decimal("1e10001"), ("1e10001",)),
+        (Decimal("-1e-10001"), ("-1e-10001",)),
+        (Decimal("0e999999999"), ("0e999999999",)),
+        (Decimal("1" * 10001), ("1" * 10001,)),
+        (Fraction(10**10001), (10**10001, 1)),
+        (Fraction(1, 10**10001), (1, 10**10001)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_too_long_to_work_with_is_refused_by_both_sides(value: Any, parts: tuple[Any, ...]) -> None:
+    # A message of 8000 bytes holds no list of more than 1000 items.
+    for within in (value, [value], {"a": (value,)}):
+        with pytest.raises(UnsendableError, match="more than"):
+            encode(within, refuse, 8000)
+    name = type(value).__name__.encode()
+    data = b"x" + len(name).to_bytes(4, "big") + name + encode(parts, refuse)
+    with pytest.raises(ChannelClosedError, match="more than"):
+        decode(data, no_objects, 8000)
+
+
+@pytest.mark.parametrize("error", [MemoryError, RecursionError])
+def test_bytes_there_is_no_room_for_are_refused(error: type[Exception]) -> None:
+    def full(tag: bytes, number: int, name: str) -> Any:
+        raise error
+
+    with pytest.raises(ChannelClosedError, match=error.__name__):
+        decode(b"l\x00\x00\x00\x01" + b"o\x00\x00\x00\x031 x", full)
+
+
+def test_a_range_crosses_if_a_list_of_it_could() -> None:
+    # 8 kB and 4 kB of room for the message around them: 1536 items.
+    limits = Limits(answer_kb=8)
+    assert check("def f(x): return range(x)", "assert f(1536) == range(1536)", limits=limits) == (1, 1, "passed")
+    assert check("def f(x): return range(x)", "assert f(1537) == range(1537)", limits=limits) == (0, 1, "failed")
+    assert check("def f(x): return len(x)", "assert f(range(1537)) == 1537", limits=limits)[2] == "unsupported"
 
 
 # -- counting checks

@@ -585,9 +585,28 @@ def test_memory_is_seen_wherever_it_is_kept(where: str) -> None:
 
 
 def test_an_answer_cannot_make_the_tests_spend_more_memory_than_the_program_may() -> None:
-    # Ten million integers take 400 MB as a list; the range itself is small.
-    program, tests = "def solve(x): return range(10_000_000)", "assert len(list(solve(1))) == 10_000_000"
+    # Ten million integers take 400 MB as lists; the ranges themselves are small.
+    program, tests = "def solve(x): return [range(250_000)] * 40", "assert len([list(part) for part in solve(1)]) == 40"
     assert run_tests(program, tests, "solve", Limits(memory_mb=128)).status == "failed"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "range(10 ** 18)",
+        "__import__('decimal').Decimal('1e999999999')",
+        "__import__('fractions').Fraction(1, 3 ** 10 ** 6)",
+    ],
+)
+def test_a_short_answer_cannot_make_the_tests_compute_for_long(made: str) -> None:
+    # The first time by honest means; the second the program's side lets all of it through.
+    for unchecked in ("", "import sys\nsys.modules['winnowrl.envs.code.wire']._excess = lambda *parts: ''\n"):
+        program = f"{unchecked}def solve(x): return {made}"
+        result = run_tests(
+            program, "assert sum(1 for _ in [solve(1)]) and int(solve(1)) == 3", "solve", Limits(wall_s=5)
+        )
+        assert result.status == ("crashed" if unchecked else "failed")
+        assert result.seconds < 5
 
 
 @pytest.mark.parametrize("ignore", ["signal.signal(signal.SIGCHLD, signal.SIG_IGN)", "os.waitpid(child, 0)"])
@@ -775,8 +794,8 @@ FORGERIES = {
     ),
     "the arguments as the answer": (
         "import sys\nC = sys.modules['winnowrl.envs.code.candidate'].Candidate\nW = sys.modules['winnowrl.envs.code.wire']\n"
-        "def call(self, function, data):\n    d = W.Decoder(data, self.import_, shares=True); d.whole()\n"
-        "    e = W.Encoder(self.export, known={id(x): n for n, x in enumerate(d.seen)}); e.put([d.seen[0]])\n"
+        "def call(self, function, data):\n    d = W.Decoder(data, self.import_, self.max_bytes, shares=True); d.whole()\n"
+        "    e = W.Encoder(self.export, self.max_bytes, known={id(x): n for n, x in enumerate(d.seen)}); e.put([d.seen[0]])\n"
         "    return 'value', bytes(e.out)\nC._call = call\ndef f(x): return x",
         "a = [3, 1, 2]\nr = f(a)\na.sort()\nassert r == a\nassert f(a)[0] is a",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,8 +95,13 @@ class VllmStepper:
         # vLLM itself keeps the old value of what it is not sent.
         self._weight_names = self._weight_names or weight_names(self._engine.model_config.model)
         sent: set[str] = set()
-        noted = ((sent.add(name), (name, weight))[1] for name, weight in weights)
-        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": noted})
+
+        def noted() -> Iterator[tuple[str, Tensor]]:
+            for name, weight in weights:
+                sent.add(name)
+                yield name, weight
+
+        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": noted()})
         if missing := [min(names) for names in self._weight_names if not names & sent]:
             raise EngineFailure(f"{self.name} was sent no weight for {missing[0]} and {len(missing) - 1} others")
         if self._is_cpu:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from winnowrl.agents.ledger_table import ledger_table, type_table
 from winnowrl.agents.recording import write_rollouts
 from winnowrl.training.checkpoint import Checkpoint, CheckpointStore
 from winnowrl.training.components import reply_sampling
 from winnowrl.training.diagnostics import Diagnostics
 from winnowrl.training.evaluate import EvaluationReport, evaluate_policy
 from winnowrl.training.interrupts import StopRequest, graceful_interrupts
+from winnowrl.training.run_end import RunEnd
 from winnowrl.training.step import StepOutcome, TrainingStep
 from winnowrl.training.sync_check import check_sync
 from winnowrl.training.trackers import Tracker, build_trackers
@@ -90,9 +88,18 @@ class TrainingLoop:
         is_finished = self._done >= config.run.num_steps and ("after" in self._reports or not config.evaluation.after)
         if "before" not in self._reports and (earlier := EvaluationReport.read(self._folder.evaluations / "before")):
             self._reports = {"before": earlier, **self._reports}
-        summary = self._summary(is_finished=is_finished)
+        end = RunEnd(
+            folder=self._folder,
+            parts=self._parts,
+            steps=self._done,
+            train_s=self._train_s,
+            reports=self._reports,
+            is_finished=is_finished,
+            confidence=config.evaluation.confidence,
+        )
+        summary = end.summary()
         self._folder.write_json("summary.json", summary)
-        self._show_end(is_finished=is_finished)
+        end.show(self._console)
         return summary
 
     def close(self) -> None:
@@ -243,55 +250,6 @@ class TrainingLoop:
 
     def _announce_stop(self) -> None:
         self._console.say("stopping after this step and saving (press Ctrl-C again to stop at once)")
-
-    def _summary(self, *, is_finished: bool) -> dict[str, Any]:
-        before, after = self._reports.get("before"), self._reports.get("after")
-        return {
-            "run": self._folder.name,
-            "is_finished": is_finished,
-            "steps": self._done,
-            "heldout_before": before.mean.mean if before else None,
-            "heldout_before_interval": [before.mean.low, before.mean.high] if before else None,
-            "heldout_after": after.mean.mean if after else None,
-            "heldout_after_interval": [after.mean.low, after.mean.high] if after else None,
-            "heldout_gain_interval": list(after.gain_interval(before)) if before and after else None,
-            "heldout_tasks": (after or before).num_tasks if (after or before) else 0,  # type: ignore[union-attr]
-            "train_seconds": self._train_s,
-            "peak_rss_bytes": peak_rss_bytes(),
-            "policy_version": self._parts.engine.policy_version,
-            "gate": self._parts.audit.metrics() if self._parts.audit is not None else None,
-            "ledger": self._parts.ledger.summary(),
-        }
-
-    def _show_end(self, *, is_finished: bool) -> None:
-        console, reports = self._console, self._reports
-        console.console.print(ledger_table(self._parts.ledger))
-        if len(self._parts.ledger.by_type) > 1:
-            console.console.print(type_table(self._parts.ledger))
-        rows = [
-            [f"held-out {label}", f"{report.mean.mean:.3f}", f"{report.mean.low:.3f} to {report.mean.high:.3f}",
-             str(report.num_tasks), f"{report.tokens_per_answer:.1f}"]
-            for label, report in reports.items() if label in ("before", "after")
-        ]  # fmt: skip
-        if {"before", "after"} <= set(reports):
-            low, high = reports["after"].gain_interval(reports["before"])
-            gain = reports["after"].mean.mean - reports["before"].mean.mean
-            rows.append(["gain", f"{gain:+.3f}", f"{low:+.3f} to {high:+.3f}", "", ""])
-        if rows:
-            percent = f"{self._config.evaluation.confidence:.0%}"
-            console.table("Held-out accuracy", ["", "mean", f"{percent} interval", "tasks", "tokens/answer"], rows)
-        console.say(f"{self._done} steps in {self._train_s:.0f} s; peak memory {peak_rss_bytes() / 2**30:.2f} GiB")
-        console.say(
-            f"written to {self._folder.path}: metrics.jsonl, rollouts/, checkpoints/, evaluations/, summary.json"
-        )
-        if not is_finished:
-            console.say(f"go on with: winnowrl resume {self._folder.path}")
-
-
-def peak_rss_bytes() -> int:
-    """Peak resident memory of this process so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def latest_checkpoint(folder: Path) -> Checkpoint | None:

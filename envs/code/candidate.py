@@ -12,7 +12,9 @@ import resource
 import sys
 from itertools import islice
 
-from winnowrl.envs.code.wire import IMMUTABLE, MUTABLE, TRAITS, Decoder, Encoder, Peer, UnsendableError, encode
+from winnowrl.envs.code.channel import TRAITS, Peer
+from winnowrl.envs.code.values import IMMUTABLE, MUTABLE, UnsendableError
+from winnowrl.envs.code.wire import Decoder, Encoder, encode
 
 # As in typing, whose import takes as long as the rest of the start of the process.
 TYPE_CHECKING = False
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from winnowrl.envs.code.wire import Handle
+    from winnowrl.envs.code.channel import Handle
 
 MODULE_NAME = "program"
 MAX_TEXT = 500

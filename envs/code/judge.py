@@ -15,18 +15,12 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from winnowrl.envs.code.candidate import set_limits
+from winnowrl.envs.code.channel import Handle, Peer, is_text
 from winnowrl.envs.code.raised import MAX_LINE, MAX_SHOWN, Raised, builtin_error, is_plain, make_class, stand_for
 from winnowrl.envs.code.remote import Object, Value, make_value, object_class
 from winnowrl.envs.code.testing import Checks, Reporter, TestRun, shown, text_of
-from winnowrl.envs.code.wire import (
-    ChannelClosedError,
-    Decoder,
-    Encoder,
-    Handle,
-    Peer,
-    UnsendableError,
-    is_text,
-)
+from winnowrl.envs.code.values import ChannelClosedError, UnsendableError
+from winnowrl.envs.code.wire import Decoder, Encoder
 
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, partial)
 

@@ -32,7 +32,7 @@ class JudgeServer:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._complaints = OutputFile(COMPLAINTS_BYTES)
         config = {"control": theirs.fileno()}
-        modules = ("wire", "candidate", "testing", "remote", "raised", "judge")
+        modules = ("values", "wire", "channel", "candidate", "testing", "remote", "raised", "judge")
         with theirs:
             # Started by whichever thread came first, it must outlive that thread; it ends when the socket closes.
             self._sandbox = Sandbox(

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from winnowrl.envs.code.remote import Object
-from winnowrl.envs.code.wire import ProgramError, crosses
+from winnowrl.envs.code.values import crosses
 
 MAX_SHOWN = 300
 MAX_LINE = 1_000_000
@@ -20,6 +20,10 @@ MAX_CLASSES = 30
 NEVER_RAISED = (StopIteration, StopAsyncIteration)
 # Exceptions by which tests are run, not written.
 _RUNNERS = ("unittest", "concurrent", "winnowrl")
+
+
+class ProgramError(Exception):
+    """The program raised something that is no ordinary exception."""
 
 
 class Raised(type):

@@ -13,7 +13,8 @@ from functools import lru_cache
 from types import FunctionType, GeneratorType
 from typing import Any, Protocol, TypeVar
 
-from winnowrl.envs.code.wire import TRAITS, Handle, crosses
+from winnowrl.envs.code.channel import TRAITS, Handle
+from winnowrl.envs.code.values import crosses
 
 T = TypeVar("T")
 MAX_ITEMS = 1_000_000

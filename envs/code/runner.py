@@ -17,7 +17,8 @@ from winnowrl.envs.code.execution import CheckFailure, ExecutionResult, Executio
 from winnowrl.envs.code.judge_server import get_judge_server
 from winnowrl.envs.code.sandbox import Sandbox, SandboxFailureError, SandboxKind, kernel_limits, warn_unsafe
 from winnowrl.envs.code.usage import Usage
-from winnowrl.envs.code.wire import ChannelClosedError, decode
+from winnowrl.envs.code.values import ChannelClosedError
+from winnowrl.envs.code.wire import decode
 
 START_S = 30.0
 POLL_S = 0.05
@@ -158,7 +159,7 @@ class _Run:
         try:
             self.server = get_judge_server(kind)
             self.server.submit(job, ours.fileno(), verdict, lifeline)
-            modules = ("wire", "candidate")
+            modules = ("values", "wire", "channel", "candidate")
             self.candidate = Sandbox(modules, "main", candidate, self.limits, [theirs.fileno()], output, kind)
             stack.callback(self.candidate.kill)
         finally:

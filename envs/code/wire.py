@@ -1,15 +1,20 @@
 """How a program's answers reach its tests: plain values only, rebuilt on the other side from their bytes.
 
-Runs inside the sandbox, where nothing else of this package exists, and imports little so that a process starts fast.
-A peer asks (``call``, ``len``, …) and gets an answer; objects that are no plain values stay where they are and are
-named by a number, so nothing a program defines (an ``__eq__`` that always agrees) is ever run beside the tests.
+Runs inside both sandboxes. Objects that are no plain values stay where they are and are named by a number, so nothing a
+program defines (an ``__eq__`` that always agrees) is ever run beside the tests.
 """
 
 from __future__ import annotations
 
-import builtins
-import os
-from abc import ABC, abstractmethod
+from winnowrl.envs.code.values import (
+    IMMUTABLE,
+    ChannelClosedError,
+    UnsendableError,
+    construct,
+    deconstruct,
+    excess_of,
+    is_mutable,
+)
 
 # As in typing, whose import takes as long as the rest of the start of the process.
 TYPE_CHECKING = False
@@ -21,181 +26,11 @@ if TYPE_CHECKING:
     Import = Callable[[bytes, int, str], Any]
 
 MAX_DEPTH = 60
-# Larger numbers of these kinds are slow to work with: int(Decimal("1e999999999")) takes minutes, Fraction finds a
-# common divisor and range divides. Integers have no such bound: to read one takes as long as it is.
-MAX_DIGITS = 10_000
-MAX_BITS = (10**MAX_DIGITS).bit_length()
 # Bytes that a list takes for each item: no range may be longer than the longest list that could cross.
 ITEM_BYTES = 8
 # For values that are on no channel.
 MAX_BYTES = 2 << 20
-
-
-class ChannelClosedError(Exception):
-    """The other side is gone, or sent what is no message."""
-
-
-class ProgramError(Exception):
-    """The program raised something that is no ordinary exception."""
-
-
-class UnsendableError(TypeError):
-    """A value that cannot cross: too large, too deep, or of a kind the receiving side must not rebuild."""
-
-
-_PLAIN: tuple[type, ...] = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
-_TYPES: dict[str, type] = {kind.__name__: kind for kind in (*_PLAIN, range, bytearray)}
-_TYPES |= {
-    name: kind for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)
-}
-# A program whose `Bad` is one of these would have `except Bad` of the tests catch their own failed asserts.
-del _TYPES["Exception"], _TYPES["AssertionError"]
-_COLLECTIONS = ("OrderedDict", "Counter", "defaultdict", "deque")
-_TIMES = ("date", "time", "datetime", "timedelta", "timezone")
-# Types of the parts of what must not be too large.
-_MEASURED: dict[str, list[type]] = {"range": [int, int, int], "Fraction": [int, int], "Decimal": [str]}
-
-
-def _excess(name: str, parts: tuple[Any, ...], max_items: int) -> str:
-    """What makes a value of these parts too large to cross, or nothing. The parts are of the right types."""
-    if name in ("range", "Fraction") and any(part.bit_length() > MAX_BITS for part in parts):
-        return f"a {name} of numbers of more than {MAX_DIGITS} digits"
-    # Its length may be more than len() can say.
-    if name == "range" and range(*parts)[max_items:]:
-        return f"a range of more than {max_items} items"
-    if name == "Decimal":
-        from decimal import Decimal
-
-        _, digits, exponent = Decimal(*parts).as_tuple()
-        if len(digits) > MAX_DIGITS or (type(exponent) is int and abs(exponent) > MAX_DIGITS):
-            return f"a Decimal of more than {MAX_DIGITS} digits or with an exponent beyond ±{MAX_DIGITS}"
-    return ""
-
-
-def _construct(name: str, arguments: tuple[Any, ...], max_items: int) -> Any:
-    kinds = [type(argument) for argument in arguments]
-    # The kinds are checked because some constructors compute: bytearray(10**12), Fraction("1e999999999").
-    if kinds == _MEASURED.get(name) and (excess := _excess(name, arguments, max_items)):
-        raise ChannelClosedError(excess)
-    if name == "complex" and kinds == [float, float]:
-        return complex(*arguments)
-    if name == "range" and kinds == [int, int, int]:
-        return range(*arguments)
-    if name == "slice" and len(kinds) == 3 and set(kinds) <= {int, type(None)}:
-        return slice(*arguments)
-    if name == "bytearray" and kinds == [bytes]:
-        return bytearray(arguments[0])
-    if name == "Decimal" and kinds == [str]:
-        from decimal import Decimal
-
-        return Decimal(arguments[0])
-    if name == "Fraction" and kinds == [int, int]:
-        from fractions import Fraction
-
-        return Fraction(*arguments)
-    if name == "type" and kinds == [str] and arguments[0] in _TYPES:
-        return _TYPES[arguments[0]]
-    if name in _COLLECTIONS and len(kinds) == 2 and kinds[0] is list:
-        return _construct_collection(name, *arguments)
-    if name in _TIMES and arguments:
-        return _construct_time(name, *arguments)
-    raise ChannelClosedError(f"no value of kind {name[:40]!r} may cross")
-
-
-def _construct_collection(name: str, items: list[Any], option: Any) -> Any:
-    import collections
-
-    if name == "deque" and type(option) in (int, type(None)):
-        return collections.deque(items, option)
-    if name == "defaultdict" and (option is None or any(option is kind for kind in _PLAIN)):
-        return collections.defaultdict(option, dict(items))
-    if name == "OrderedDict":
-        return collections.OrderedDict(dict(items))
-    if name == "Counter":
-        counter: collections.Counter[Any] = collections.Counter()
-        dict.update(counter, items)
-        return counter
-    raise ChannelClosedError(f"no {name} of this kind may cross")
-
-
-def _construct_time(name: str, *arguments: Any) -> Any:
-    import datetime
-
-    *numbers, last = arguments
-    if name == "timezone":
-        numbers, is_allowed = [], type(last) is datetime.timedelta
-    elif name in ("time", "datetime"):
-        is_allowed = type(last) in (datetime.timezone, type(None))
-    else:
-        is_allowed = type(last) is int
-    if is_allowed and all(type(number) is int for number in numbers):
-        return getattr(datetime, name)(*arguments)
-    raise ChannelClosedError(f"no {name} of this kind may cross")
-
-
-def _deconstruct(value: Any) -> tuple[str, tuple[Any, ...]] | None:
-    """Constructor name and arguments of the few other values that may cross."""
-    kind = type(value)
-    if kind is complex:
-        return "complex", (value.real, value.imag)
-    if kind is range or kind is slice:
-        return kind.__name__, (value.start, value.stop, value.step)
-    if kind is bytearray:
-        return "bytearray", (bytes(value),)
-    if kind is type and any(value is known for known in _TYPES.values()):
-        return "type", (value.__name__,)
-    home, name = kind.__module__, kind.__name__
-    if home == "decimal" and name == "Decimal":
-        return "Decimal", (str(value),)
-    if home == "fractions" and name == "Fraction":
-        return "Fraction", (value.numerator, value.denominator)
-    if home == "collections" and name == "deque":
-        return name, (list(value), value.maxlen)
-    if home == "collections" and name in _COLLECTIONS:
-        option = value.default_factory if name == "defaultdict" else None
-        if option is None or any(option is known for known in _PLAIN):
-            return name, (list(value.items()), option)
-    if home == "datetime" and name in _TIMES:
-        return _deconstruct_time(name, value)
-    return None
-
-
-def _deconstruct_time(name: str, value: Any) -> tuple[str, tuple[Any, ...]] | None:
-    if name == "timedelta":
-        return name, (value.days, value.seconds, value.microseconds)
-    if name == "timezone":
-        return name, (value.utcoffset(None),)
-    day = (value.year, value.month, value.day) if name != "time" else ()
-    if name == "date":
-        return name, day
-    if value.tzinfo is not None and type(value.tzinfo).__name__ != "timezone":
-        return None
-    return name, (*day, value.hour, value.minute, value.second, value.microsecond, value.tzinfo)
-
-
 _SEQUENCES: dict[type, bytes] = {list: b"l", tuple: b"t", set: b"s", frozenset: b"z"}
-# How the built-in part of an instance of a subclass is read without asking the subclass.
-IMMUTABLE: dict[str, Callable[[Any], Any]] = {
-    "int": int.__pos__,
-    "float": float.__pos__,
-    "complex": complex.__pos__,
-    "str": lambda value: str.__getitem__(value, slice(None)),
-    "bytes": lambda value: bytes.__getitem__(value, slice(None)),
-    "tuple": lambda value: tuple.__getitem__(value, slice(None)),
-    "frozenset": lambda value: frozenset(frozenset.__iter__(value)),
-}
-MUTABLE = ("list", "dict", "set", "bytearray", *_COLLECTIONS)
-
-
-def crosses(value: Any) -> bool:
-    """Whether a value goes to the other side as itself, what it holds left aside."""
-    return value is None or type(value) in _PLAIN or _deconstruct(value) is not None
-
-
-def is_mutable(value: Any) -> bool:
-    """Whether a value may cross and be changed in place."""
-    kind = type(value)
-    return kind in (list, dict, set, bytearray) or (kind.__module__ == "collections" and kind.__name__ in _COLLECTIONS)
 
 
 class Encoder:
@@ -252,9 +87,9 @@ class Encoder:
             self.seen.append(value)  # which keeps it alive, so its id stays its own
 
     def _put_other(self, value: Any, depth: int) -> None:
-        parts = _deconstruct(value)
+        parts = deconstruct(value)
         if parts is not None:
-            if excess := _excess(*parts, self.max_items):
+            if excess := excess_of(*parts, self.max_items):
                 raise UnsendableError(excess)
             self._blob(b"x", parts[0].encode())
             self.put(parts[1], depth + 1)
@@ -345,7 +180,7 @@ class Decoder:
             arguments = self.take(depth + 1)
             if type(arguments) is not tuple:
                 raise ChannelClosedError("a value without its parts")
-            return _construct(blob.decode(), arguments, self.max_items)
+            return construct(blob.decode(), arguments, self.max_items)
         number_text, _, name = blob.decode("utf-8", "replace").partition(" ")
         if tag == b"v":
             return self.importer(tag, int(number_text), name, self.take(depth + 1))  # type: ignore[call-arg]
@@ -382,173 +217,3 @@ def decode(data: bytes, importer: Import, max_bytes: int = MAX_BYTES) -> Any:
         ChannelClosedError: the bytes are no value.
     """
     return Decoder(data, importer, max_bytes).whole()
-
-
-# What an object of the program may be able to do, as far as the other side needs to know: its stand-in can do no more.
-TRAITS = (
-    *("__call__", "__iter__", "__next__", "__len__", "__getitem__", "__setitem__", "__delitem__", "__contains__"),
-    *("__bool__", "__enter__", "__exit__", "__await__", "__aiter__", "__anext__", "__aenter__", "__aexit__"),
-    *("__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__str__", "__format__", "__instancecheck__"),
-    *("__int__", "__float__", "__complex__", "__index__", "__round__", "__trunc__", "__floor__", "__ceil__"),
-    *("__neg__", "__pos__", "__abs__", "__invert__", "__reversed__", "__fspath__", "__bytes__"),
-    *("__add__", "__sub__", "__mul__", "__matmul__", "__truediv__", "__floordiv__", "__mod__", "__divmod__", "__pow__"),
-    *("__lshift__", "__rshift__", "__and__", "__xor__", "__or__"),
-    *("__radd__", "__rsub__", "__rmul__", "__rmatmul__", "__rtruediv__", "__rfloordiv__", "__rmod__", "__rpow__"),
-    *("__rand__", "__rxor__", "__ror__", "__iadd__", "__isub__", "__imul__", "__iand__", "__ior__", "__ixor__"),
-    "exception",
-    "coroutine",
-)
-
-
-class Handle:
-    """An object that lives on the other side, by its number."""
-
-    __slots__ = ("_remote_name", "_remote_number", "_remote_peer")
-    _remote_name: str
-    _remote_number: int
-    _remote_peer: Any
-
-    def __init__(self, peer: Any, number: int, name: str) -> None:
-        for slot, value in zip(Handle.__slots__, (name, number, peer), strict=True):
-            object.__setattr__(self, slot, value)
-
-
-class Remote(Handle):
-    """A function that lives on the other side."""
-
-    __slots__ = ()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._remote_peer.call(self, args, kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "__name__":
-            return self._remote_name
-        raise AttributeError(name)
-
-
-def is_text(value: Any, text: str) -> bool:
-    """Whether ``value`` is this very string: asked with ``==``, an object of the other side could answer."""
-    return type(value) is str and value == text
-
-
-class Peer(ABC):
-    """One end of the channel. Both ends may ask; while one waits for its answer it serves what the other asks.
-
-    Args:
-        fd: A stream, read and written.
-        max_bytes: Largest message, either way.
-    """
-
-    def __init__(self, fd: int, max_bytes: int) -> None:
-        self.fd, self.max_bytes = fd, max_bytes
-        self.objects: dict[int, Any] = {}
-        self.numbers: dict[int, int] = {}
-        self.remotes: dict[int, Any] = {}
-        self.is_closed = False
-
-    @abstractmethod
-    def perform(self, operation: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Do what the other side asked and return the answer, ``("value", …)`` or ``("raise", …)``."""
-
-    @abstractmethod
-    def describe(self, value: Any) -> tuple[bytes, str]:
-        """How ``value`` is named to the other side, or :class:`UnsendableError`."""
-
-    @abstractmethod
-    def call(self, target: Handle, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call an object of the other side."""
-
-    def make_remote(self, number: int, name: str) -> Any:
-        return Remote(self, number, name)
-
-    def ask(self, operation: str, *arguments: Any) -> tuple[Any, ...]:
-        """The other side's answer."""
-        self.send(("ask", operation, arguments))
-        return self.wait_for_answer()
-
-    def wait_for_answer(self) -> tuple[Any, ...]:
-        while True:
-            message = self.receive()
-            if is_text(message[0], "ask") and len(message) == 3 and type(message[2]) is tuple:
-                self.answer(message[1], message[2])
-            elif is_text(message[0], "answer") and len(message) == 2 and type(message[1]) is tuple and message[1]:
-                return message[1]
-            else:
-                raise self.closed("a message that is neither question nor answer")
-
-    def answer(self, operation: Any, arguments: tuple[Any, ...]) -> None:
-        result = self.perform(operation if type(operation) is str else "", arguments)
-        try:
-            self.send(("answer", result))
-        except ChannelClosedError:
-            raise
-        except Exception as error:  # noqa: BLE001 - e.g. no memory left, or an object that lies about its class
-            reason = (
-                str(error) if isinstance(error, UnsendableError) else f"an object that raises {type(error).__name__}"
-            )
-            self.send(("answer", ("raise", "TypeError", None, f"the program returned {reason}", 0, None)))
-
-    def send(self, message: tuple[Any, ...]) -> None:
-        if self.is_closed:
-            raise ChannelClosedError("the program is gone")
-        data = encode(message, self.export, self.max_bytes)
-        if len(data) > self.max_bytes:
-            raise UnsendableError(f"a value of {len(data) >> 10} kB; at most {self.max_bytes >> 10} kB may cross")
-        view = memoryview(len(data).to_bytes(4, "big") + data)
-        try:
-            while view:
-                view = view[os.write(self.fd, view) :]
-        except OSError:
-            raise self.closed("the program is gone") from None
-
-    def receive(self) -> tuple[Any, ...]:
-        size = int.from_bytes(self._read(4), "big")
-        if size > self.max_bytes:
-            raise self.closed("a message larger than allowed")
-        message = self.decoded(Decoder(self._read(size), self.import_, self.max_bytes))
-        if type(message) is not tuple or not message:
-            raise self.closed("not a message")
-        return message
-
-    def decoded(self, decoder: Decoder) -> Any:
-        try:
-            return decoder.whole()
-        except ChannelClosedError as error:
-            raise self.closed(str(error)) from None
-
-    def _read(self, size: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < size:
-            try:
-                part = os.read(self.fd, size - len(parts))
-            except OSError:
-                part = b""
-            if not part:
-                raise self.closed("the program is gone")
-            parts += part
-        return bytes(parts)
-
-    def closed(self, reason: str) -> ChannelClosedError:
-        self.is_closed = True
-        return ChannelClosedError(reason)
-
-    def export(self, value: Any) -> tuple[bytes, int, str]:
-        if issubclass(type(value), Handle):
-            return b"h", value._remote_number, ""
-        tag, name = self.describe(value)
-        if tag == b"h":
-            return tag, int(name), ""
-        number = self.numbers.setdefault(id(value), len(self.objects) + 1)
-        self.objects[number] = value  # keeps it alive, so its id stays its own
-        return tag, number, name
-
-    def import_(self, tag: bytes, number: int, name: str) -> Any:
-        if tag == b"o":
-            # One object, one Remote: tests may ask whether two results are the same object.
-            if number not in self.remotes:
-                self.remotes[number] = self.make_remote(number, name)
-            return self.remotes[number]
-        if tag == b"h" and number in self.objects:
-            return self.objects[number]
-        raise ChannelClosedError("an object that was never handed out")

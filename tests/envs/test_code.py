@@ -30,7 +30,8 @@ from winnowrl.envs.code.problems import STARTER_SET, ProblemSource, load_splits,
 from winnowrl.envs.code.programs import canonical_program, complete_program, extract_program
 from winnowrl.envs.code.sandbox import SandboxFailureError, require_sandbox
 from winnowrl.envs.code.seccomp import MACHINES, REFUSED, build_filter
-from winnowrl.envs.code.wire import MAX_BYTES, MAX_DEPTH, ChannelClosedError, UnsendableError, decode, encode
+from winnowrl.envs.code.values import ChannelClosedError, UnsendableError
+from winnowrl.envs.code.wire import MAX_BYTES, MAX_DEPTH, decode, encode
 
 SHARED = Path(os.environ.get("WINNOWRL_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
 

@@ -348,9 +348,9 @@ ATTACKS = {
         """,
     "forged answers": """
         import sys
-        wire = sys.modules['winnowrl.envs.code.wire']
+        channel = sys.modules['winnowrl.envs.code.channel']
         def perform(self, operation, arguments):
-            return 'value', wire.Remote(self, 1, 'int')
+            return 'value', channel.Remote(self, 1, 'int')
         sys.modules['winnowrl.envs.code.candidate'].Candidate.perform = perform
         def solve(x): return 0
         """,
@@ -600,7 +600,7 @@ def test_an_answer_cannot_make_the_tests_spend_more_memory_than_the_program_may(
 )
 def test_a_short_answer_cannot_make_the_tests_compute_for_long(made: str) -> None:
     # The first time by honest means; the second the program's side lets all of it through.
-    for unchecked in ("", "import sys\nsys.modules['winnowrl.envs.code.wire']._excess = lambda *parts: ''\n"):
+    for unchecked in ("", "import sys\nsys.modules['winnowrl.envs.code.wire'].excess_of = lambda *parts: ''\n"):
         program = f"{unchecked}def solve(x): return {made}"
         result = run_tests(
             program, "assert sum(1 for _ in [solve(1)]) and int(solve(1)) == 3", "solve", Limits(wall_s=5)

@@ -51,7 +51,8 @@ def plan_checks(tests: str, entry_point: str) -> CheckPlan:
     """Read ``tests`` for a program that defines ``entry_point``.
 
     Raises:
-        ValueError: the tests are no Python, assert nothing, or need what the sandbox does not have.
+        ValueError: the tests are no Python, assert nothing, import what the sandbox does not have, or hold a test that
+            could never run.
     """
     try:
         tree = ast.parse(tests)

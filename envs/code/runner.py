@@ -67,7 +67,8 @@ def run_tests(
         sandbox: ``none`` runs both processes without protection (logged as unsafe).
 
     Raises:
-        ValueError: the tests or the prelude are no Python, or the tests assert nothing.
+        ValueError: the tests or the prelude are no Python; or the tests assert nothing, import what the sandbox does not
+            have, or hold a test that could never run (two of one name, or one that needs arguments and nothing calls).
         SandboxFailureError: the sandbox did not start or none became free; nothing was learned about the program.
         SandboxUnavailableError: there is no sandbox on this machine.
     """

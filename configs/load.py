@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,11 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from winnowrl.configs.fields import kind_of
+from winnowrl.configs.merging import merge, merge_overrides
+from winnowrl.configs.refusals import refuse_unknown, refuse_unused
 from winnowrl.configs.schema import RunConfig
+from winnowrl.configs.yaml_text import position, read_yaml
 
 BUILT_IN_FOLDER = Path(__file__).parent
 
@@ -33,10 +35,17 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
         ConfigError: a missing file, an unknown key (the nearest one is named), a wrong type, a key that the chosen
             ``type`` does not use, or a combination that cannot work.
     """
-    given = _merge_overrides(_read(source), _parse_overrides(overrides))
-    _refuse_unknown(given, RunConfig, "")
-    _refuse_unused(given)
-    return _build(given)
+    try:
+        given = merge_overrides(_read(source), _parse_overrides(overrides))
+        refuse_unknown(given, RunConfig, "")
+        refuse_unused(given)
+        return _build(given)
+    except RecursionError:
+        name = "the mapping" if isinstance(source, Mapping) else _short(source)
+        raise ConfigError(
+            f"configuration {name}, or an override, holds itself or is nested too deeply; take out the anchor (&) that stands "
+            "inside what it names"
+        ) from None
 
 
 def config_to_dict(config: RunConfig) -> dict[str, Any]:
@@ -55,203 +64,86 @@ def built_in_configs() -> list[str]:
     return sorted(path.stem for path in BUILT_IN_FOLDER.glob("*.yaml"))
 
 
-def _read(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+def _read(source: str | Path | Mapping[str, Any], extending: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """What a file gives, over what it extends. ``extending``: the files that led here, resolved."""
     if isinstance(source, Mapping):
         return dict(source)
-    path = Path(source).expanduser()
-    if not path.exists():
-        built_in = BUILT_IN_FOLDER / f"{path.stem}.yaml"
-        if len(path.parts) > 2 or not built_in.exists():
-            raise ConfigError(
-                f"configuration {str(source)!r} does not exist; give the path of a YAML file, or one that comes with the "
-                f"package: {', '.join(built_in_configs()) or 'none'}"
-            )
-        path = built_in
-    if path.is_dir():
-        raise ConfigError(f"configuration {str(source)!r} is a folder; give the path of a YAML file")
+    path = _locate(source)
+    chain = (*extending, path.resolve())
+    if chain[-1] in extending:
+        names = " -> ".join(each.name for each in chain[chain.index(chain[-1]) :])
+        raise ConfigError(f"{path} extends itself ({names}); take extends out of one of them")
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        content = read_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {str(error).splitlines()[0]} {_position(error)}") from None
+        raise ConfigError(f"{path} is not YAML: {str(error).splitlines()[0]} {position(error)}") from None
+    except OSError as error:
+        raise ConfigError(f"configuration {_short(path)} cannot be read ({error.strerror})") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
         raise ConfigError(f"{path} holds a {type(content).__name__}; a configuration is a mapping of sections")
     base = content.pop("extends", None)
-    return content if base is None else _merge(_read(_resolve_base(base, path)), content)
+    return content if base is None else merge(_read(_resolve_base(base, path), chain), content)
+
+
+def _locate(source: str | Path) -> Path:
+    try:
+        path = Path(source).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"configuration {_short(source)} cannot be found ({error}); write the path out") from None
+    if not _exists(path):
+        built_in = BUILT_IN_FOLDER / f"{path.stem}.yaml"
+        if len(path.parts) > 2 or not _exists(built_in):
+            raise ConfigError(
+                f"configuration {_short(source)} does not exist; give the path of a YAML file, or one that comes with the "
+                f"package: {', '.join(built_in_configs()) or 'none'}"
+            )
+        path = built_in
+    if path.is_dir():
+        raise ConfigError(f"configuration {_short(source)} is a folder; give the path of a YAML file")
+    return path
 
 
 def _resolve_base(base: Any, path: Path) -> str | Path:
     if not isinstance(base, str):
         raise ConfigError(f"{path}: extends is {base!r}; give the path or the name of one configuration")
     beside = path.parent / base
-    return beside if beside.exists() else base
+    return beside if _exists(beside) else base
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads ``1e-5`` as a number (YAML 1.1 wants a dot) and refuses a key that stands twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
-                )
-            seen.add(key)
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        return mapping
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise ConfigError(
+            f"configuration {_short(path)} cannot be opened ({error.strerror}); give the path of a YAML file"
+        ) from None
 
 
-def _number_resolver() -> None:
-    import re
-
-    pattern = re.compile(r"^[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)$")
-    _Loader.add_implicit_resolver("tag:yaml.org,2002:float", pattern, list("-+0123456789."))
-
-
-_number_resolver()
-
-
-def _position(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", "") or ""
-    return f"({problem}, line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+def _short(source: str | Path) -> str:
+    text = str(source)
+    return repr(text if len(text) <= 200 else f"{text[:60]}...")
 
 
 def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for override in overrides:
         key, equals, value = override.partition("=")
-        if not equals or not key.strip():
+        key = key.strip()
+        if not equals or not key:
             raise ConfigError(f"override {override!r} has no '='; write section.field=value")
         try:
-            parsed = yaml.load(value, Loader=_Loader) if value.strip() else ""
+            nested: Any = read_yaml(value) if value.strip() else ""
         except yaml.YAMLError as error:
-            raise ConfigError(f"override {override!r}: the value is not YAML {_position(error)}") from None
-        if isinstance(parsed, bool | int | float) and _type_name(key.strip()).startswith("str"):
+            raise ConfigError(f"override {override!r}: the value is not YAML {position(error)}") from None
+        if isinstance(nested, bool | int | float) and str(kind_of(key)).startswith("str"):
             # YAML reads on, no and 1e5 as other things than a name.
-            parsed = value.strip()
-        nested: Any = parsed
-        for part in reversed(key.strip().split(".")):
+            nested = value.strip()
+        for part in reversed(key.split(".")):
             nested = {part: nested}
-        result = _merge(result, nested)
+        result = merge(result, nested)
     return result
-
-
-def _merge_overrides(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """As :func:`_merge`, but another environment does not inherit the arguments of the first."""
-    first, other = base.get("environment"), overrides.get("environment")
-    if (
-        isinstance(first, Mapping)
-        and isinstance(other, Mapping)
-        and other.get("id", first.get("id")) != first.get("id")
-    ):
-        base = base | {"environment": {key: value for key, value in first.items() if key != "kwargs"}}
-    return _merge(base, overrides)
-
-
-def _merge(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """``other`` over ``base``; mappings merge, everything else replaces."""
-    merged = dict(base)
-    for key, value in other.items():
-        old = merged.get(key)
-        merged[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return merged
-
-
-def _refuse_unknown(given: Mapping[str, Any], schema: type, where: str) -> None:
-    fields = _fields(schema)
-    for key, value in given.items():
-        full = f"{where}{key}"
-        if key not in fields:
-            nearest = _nearest(full, where, fields)
-            known = f"did you mean {nearest!r}?" if nearest else f"allowed here: {', '.join(fields)}"
-            raise ConfigError(f"unknown key {full!r}; {known}")
-        nested = _section_of(schema, key)
-        if nested is None:
-            _refuse_odd_value(full, value, str(fields[key].type))
-            continue
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{full} is {value!r}; it is a section: write its fields under it")
-        _refuse_unknown(value, nested, f"{full}.")
-
-
-def _refuse_odd_value(full: str, value: Any, wanted: str) -> None:
-    """What OmegaConf refuses without saying where, or takes without a word: mapping or list, no value, no number."""
-    if isinstance(value, Mapping) and wanted.startswith("list"):
-        raise ConfigError(f"{full} is {dict(value)!r}; allowed: a list, e.g. [a, b]")
-    if isinstance(value, list) and wanted.startswith("dict"):
-        raise ConfigError(f"{full} is {value!r}; allowed: a mapping, e.g. {{name: value}}")
-    if value == "???":
-        raise ConfigError(f"{full} is ???, which marks a value still to be given; give one, or remove the line")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{full} is {value}; allowed: a finite number")
-
-
-def _nearest(full: str, where: str, fields: Mapping[str, Any]) -> str | None:
-    key = full.rpartition(".")[2]
-    close = difflib.get_close_matches(str(key), list(fields), n=1, cutoff=0.6)
-    if close:
-        return f"{where}{close[0]}"
-    everywhere = list(_all_keys(RunConfig, ""))
-    exact = [name for name in everywhere if name.rpartition(".")[2] == key]
-    if exact:
-        return exact[0]
-    close = difflib.get_close_matches(full, everywhere, n=1, cutoff=0.7)
-    return close[0] if close else None
-
-
-def _all_keys(schema: type, where: str) -> Iterator[str]:
-    for field in dataclasses.fields(schema):
-        nested = _section_of(schema, field.name)
-        if nested is None:
-            yield f"{where}{field.name}"
-        else:
-            yield from _all_keys(nested, f"{where}{field.name}.")
-
-
-def _fields(schema: type) -> dict[str, dataclasses.Field[Any]]:
-    return {field.name: field for field in dataclasses.fields(schema)}
-
-
-def _section_of(schema: type, name: str) -> type | None:
-    """The dataclass of a nested section, or None for a plain field."""
-    factory = _fields(schema)[name].default_factory
-    return factory if isinstance(factory, type) and dataclasses.is_dataclass(factory) else None
-
-
-def _refuse_unused(given: Mapping[str, Any], schema: type = RunConfig, where: str = "") -> None:
-    """A field that the section's chosen ``type`` does not use would be accepted and ignored: refuse it."""
-    for name, values in given.items():
-        section = _section_of(schema, name)
-        if section is None:
-            continue
-        full = f"{where}{name}"
-        _refuse_unused(values, section, f"{full}.")
-        types: dict[str, tuple[str, ...]] | None = getattr(section, "TYPES", None)
-        if types is not None:
-            _refuse_unused_fields(values, section, types, full)
-
-
-def _refuse_unused_fields(
-    values: Mapping[str, Any], section: type, types: Mapping[str, tuple[str, ...]], full: str
-) -> None:
-    chosen = values.get("type", _fields(section)["type"].default)
-    chosen = "none" if chosen is None else chosen
-    if not isinstance(chosen, str) or chosen not in types:
-        close = difflib.get_close_matches(str(chosen), list(types), n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ConfigError(f"{full}.type is {chosen!r}; allowed: {', '.join(types)}{hint}")
-    governed = {field for fields in types.values() for field in fields}
-    for key in values:
-        if key in governed and key not in types[chosen]:
-            users = [kind for kind, fields in types.items() if key in fields]
-            raise ConfigError(
-                f"{full}.{key} is given but {full}.type is {chosen!r}, which does not use it; "
-                f"remove it, or set {full}.type to {' or '.join(users)}"
-            )
 
 
 def _prune(section: Any, plain: dict[str, Any]) -> dict[str, Any]:
@@ -287,18 +179,6 @@ def _build(given: Mapping[str, Any]) -> RunConfig:
 def _describe(error: OmegaConfBaseException) -> str:
     first = str(error).splitlines()[0]
     key = getattr(error, "full_key", None) or ""
-    wanted = _type_name(key)
-    hint = f"; allowed: {wanted}" if wanted else ""
+    wanted = kind_of(key)
+    hint = f"; allowed: {wanted}" if isinstance(wanted, str) and wanted else ""
     return f"{key}: {first}{hint}" if key else first
-
-
-def _type_name(key: str) -> str:
-    schema: type = RunConfig
-    *sections, last = key.split(".")
-    for name in sections:
-        nested = _section_of(schema, name) if name in _fields(schema) else None
-        if nested is None:
-            return ""
-        schema = nested
-    field = _fields(schema).get(last)
-    return str(field.type) if field else ""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -258,3 +259,94 @@ def test_files_extend_one_another_and_bad_files_are_named(tmp_path: Path) -> Non
 def test_a_text_field_takes_an_override_as_it_is_written(name: str) -> None:
     assert load_config({}, [f"run.name={name}"]).run.name == name
     assert load_config({}, ["run.name=null"]).run.name is None
+
+
+def _mistake(source: Any, overrides: list[str] | None = None) -> str:
+    """The one sentence that a mistake is answered with."""
+    with pytest.raises(ConfigError) as raised:
+        load_config(source, overrides or [])
+    assert len(str(raised.value).splitlines()) == 1
+    return str(raised.value)
+
+
+def test_files_that_extend_one_another_in_a_circle_are_named(tmp_path: Path) -> None:
+    for name, base in {"a": "a.yaml", "b": "c.yaml", "c": "./b.yaml", "d": "b.yaml"}.items():
+        (tmp_path / f"{name}.yaml").write_text(f"extends: {base}\n")
+    assert "extends itself (a.yaml -> a.yaml)" in _mistake(tmp_path / "a.yaml")
+    assert "extends itself (b.yaml -> c.yaml -> b.yaml); take extends out of one" in _mistake(tmp_path / "b.yaml")
+    assert "extends itself (b.yaml -> c.yaml -> b.yaml)" in _mistake(tmp_path / "d.yaml")
+    # Twice the same base, but in no circle; and a file named as the built-in one it extends.
+    (tmp_path / "a.yaml").write_text("run: {seed: 5}\n")
+    (tmp_path / "b.yaml").write_text("extends: a.yaml\n")
+    (tmp_path / "c.yaml").write_text("extends: b.yaml\n")
+    assert load_config(tmp_path / "c.yaml").run.seed == 5
+    (tmp_path / "quickstart.yaml").write_text("extends: quickstart\n")
+    assert load_config(tmp_path / "quickstart.yaml") == load_config("quickstart")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("? [a]\n: 1", "a key is a list or a mapping.*line 1, column 3"),
+        ("run: {? {x}\n : 1}", "a key is a list or a mapping"),
+        ("&a {run: *a}", "unknown key 'run.run'"),
+        ("environment: {kwargs: &a {b: [*a]}}", "holds itself"),
+        ("sampling: {stop: &a [*a]}", "holds itself|list"),
+        ("environment: {kwargs: {a: " + "[" * 400 + "]" * 400 + "}}", "nested too deeply"),
+        ("run: {<<: 3}", "what << merges is no mapping.*line 1, column 11"),
+        ("run: {seed: 0x_}", "'0x_' cannot be read as int.*line 1, column 13"),
+        ("run: {seed: !!int a}", "cannot be read as int"),
+        ("run: {seed: " + "9" * 5000 + "}", "cannot be read as int"),
+        ("evaluation: {before: !!bool maybe}", "cannot be read as bool"),
+        ("run: {seed: 1, <<: {num_steps: 3}, seed: 2}", "the key 'seed' stands twice"),
+    ],
+)
+def test_yaml_that_cannot_be_a_configuration_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "odd.yaml"
+    path.write_text(text)
+    assert re.search(sentence, _mistake(path))
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("run.name={{x}}", "override 'run.name={{x}}': the value is not YAML .a key is a list or a mapping"),
+        ("environment.kwargs={[a]: 1}", "a key is a list or a mapping"),
+        ("environment.kwargs=&a {b: *a}", "holds itself"),
+        (f"environment.kwargs.{'a.' * 1500}b=1", "nested too deeply"),
+        ("run.num_steps=0b_", "cannot be read as int"),
+        ("learner.learning_rate=" + "9" * 400, "allowed: up to 1.8e"),
+    ],
+)
+def test_an_override_that_is_no_value_is_one_sentence(override: str, sentence: str) -> None:
+    assert re.search(sentence, _mistake({}, [override]))
+
+
+def test_a_path_that_cannot_be_opened_is_one_short_sentence(tmp_path: Path) -> None:
+    for source in ("x" * 5000, f"{'x' * 5000}/y", tmp_path / ("x" * 5000), "~nobody-of-that-name/a.yaml", "a\0b"):
+        sentence = _mistake(source)
+        assert (
+            "cannot be opened (File name too long)" in sentence or "cannot be found" in sentence or "\\x00" in sentence
+        )
+        assert len(sentence) < 400
+    child = tmp_path / "child.yaml"
+    child.write_text(f"extends: {'x' * 5000}")
+    assert "File name too long" in _mistake(child)
+
+
+def test_merge_keys_fill_in_what_is_not_given(tmp_path: Path) -> None:
+    path = tmp_path / "merged.yaml"
+    path.write_text(
+        "run: {<<: {num_steps: 3, seed: 1, name: one}, seed: 2}\n"
+        "environment: {kwargs: {first: &a {size: 1}, second: &b {<<: *a, size: 2, y: 3},\n"
+        "  third: {<<: [*b, *a], z: 4}, self: &c {<<: *c, z: 5}}}\n"
+    )
+    config = load_config(path, ["evaluation={<<: {num_tasks: 3}}"])
+    assert (config.run.num_steps, config.run.seed, config.run.name) == (3, 2, "one")
+    assert config.evaluation.num_tasks == 3
+    assert config.environment.kwargs == {
+        "first": {"size": 1},
+        "second": {"size": 2, "y": 3},
+        "third": {"size": 2, "y": 3, "z": 4},
+        "self": {"z": 5},
+    }

@@ -134,12 +134,9 @@ def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
         if not equals or not key:
             raise ConfigError(f"override {override!r} has no '='; write section.field=value")
         try:
-            nested: Any = read_yaml(value) if value.strip() else ""
+            nested: Any = read_yaml(value, key) if value.strip() else ""
         except yaml.YAMLError as error:
             raise ConfigError(f"override {override!r}: the value is not YAML {position(error)}") from None
-        if isinstance(nested, bool | int | float) and str(kind_of(key)).startswith("str"):
-            # YAML reads on, no and 1e5 as other things than a name.
-            nested = value.strip()
         for part in reversed(key.split(".")):
             nested = {part: nested}
         result = merge(result, nested)

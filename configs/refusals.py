@@ -41,6 +41,19 @@ def _refuse_odd_value(full: str, value: Any, wanted: str) -> None:
         _refuse(f"{full} is {value}; allowed: a finite number")
     if wanted.startswith("float") and isinstance(value, int) and abs(value) > sys.float_info.max:
         _refuse(f"{full} is a number of {value.bit_length()} bits; allowed: up to {sys.float_info.max:.1e}")
+    if wanted == "bool" and not isinstance(value, bool) and not (isinstance(value, str) and "${" in value):
+        _refuse(f"{full} is {value!r}; allowed: true or false")
+    if wanted.startswith("str"):
+        _refuse_no_text(full, value)
+    if wanted == "list[str]" and isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            _refuse_no_text(f"{full}[{number}]", item)
+
+
+def _refuse_no_text(full: str, value: Any) -> None:
+    """OmegaConf would make ``'True'`` of a bool, and of 1e3 ``'1000.0'``."""
+    if isinstance(value, bool | int | float):
+        _refuse(f"{full} is {value!r}, which is no text; put it in quotes")
 
 
 def _nearest(full: str, where: str, fields: Mapping[str, Any]) -> str | None:

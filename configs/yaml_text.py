@@ -1,4 +1,4 @@
-"""From YAML text to plain values."""
+"""Between YAML text and plain values, so that what is written reads back to the same."""
 
 from __future__ import annotations
 
@@ -7,17 +7,30 @@ from typing import Any
 
 import yaml
 
+from winnowrl.configs.fields import kind_of
+
 _TAG = "tag:yaml.org,2002:"
+# What YAML makes of an unquoted word that may be meant as text. null stays: it is how a field is left open.
+_NO_TEXT = frozenset(f"{_TAG}{name}" for name in ("bool", "int", "float", "timestamp", "merge", "value"))
 _EXPONENT = re.compile(r"^[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)$")
 
 
-def read_yaml(text: str) -> Any:
-    """The content of one YAML document.
+def read_yaml(text: str, where: str = "") -> Any:
+    """The content of YAML text; a text field takes an unquoted word as it is written (``no``, ``012``, ``10:30``).
+
+    Args:
+        text: One YAML document.
+        where: Dotted key of the section or field that the text is the value of; ``""`` for a whole configuration.
 
     Raises:
         yaml.YAMLError: no YAML, a key that stands twice or is no scalar, or a scalar that its tag cannot hold.
     """
-    return yaml.load(text, Loader=_Loader)
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        return None if node is None else loader.construct_document(_keep_text(loader, node, kind_of(where)))
+    finally:
+        loader.dispose()
 
 
 def position(error: Exception) -> str:
@@ -79,4 +92,25 @@ class _Loader(yaml.SafeLoader):
             ) from None
 
 
+def _as_written(loader: _Loader, node: yaml.Node) -> Any:
+    return loader.construct_yaml_str(node)  # type: ignore[no-untyped-call]
+
+
 _Loader.add_implicit_resolver(f"{_TAG}float", _EXPONENT, list("-+0123456789."))
+# A configuration holds no dates, and a lone = is what stands there.
+for _name in ("timestamp", "value"):
+    _Loader.add_constructor(f"{_TAG}{_name}", _as_written)
+
+
+def _keep_text(loader: _Loader, node: yaml.Node, kind: type | str) -> yaml.Node:
+    """The node with the scalars of text fields marked as text. Copies, since an anchor may name a node elsewhere too."""
+    marks = node.start_mark, node.end_mark
+    if isinstance(node, yaml.ScalarNode) and kind in ("str", "str | None") and node.tag in _NO_TEXT:
+        return yaml.ScalarNode(f"{_TAG}str", node.value, *marks)
+    if isinstance(node, yaml.SequenceNode) and kind == "list[str]":
+        return yaml.SequenceNode(node.tag, [_keep_text(loader, item, "str") for item in node.value], *marks)
+    if isinstance(node, yaml.MappingNode) and isinstance(kind, type):
+        loader.flatten_mapping(node)
+        pairs = [(key, _keep_text(loader, value, kind_of(key.value, kind))) for key, value in node.value]
+        return yaml.MappingNode(node.tag, pairs, *marks)
+    return node

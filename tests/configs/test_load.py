@@ -337,12 +337,12 @@ def test_a_path_that_cannot_be_opened_is_one_short_sentence(tmp_path: Path) -> N
 def test_merge_keys_fill_in_what_is_not_given(tmp_path: Path) -> None:
     path = tmp_path / "merged.yaml"
     path.write_text(
-        "run: {<<: {num_steps: 3, seed: 1, name: one}, seed: 2}\n"
+        "run: {<<: {num_steps: 3, seed: 1, name: on}, seed: 2}\n"
         "environment: {kwargs: {first: &a {size: 1}, second: &b {<<: *a, size: 2, y: 3},\n"
         "  third: {<<: [*b, *a], z: 4}, self: &c {<<: *c, z: 5}}}\n"
     )
     config = load_config(path, ["evaluation={<<: {num_tasks: 3}}"])
-    assert (config.run.num_steps, config.run.seed, config.run.name) == (3, 2, "one")
+    assert (config.run.num_steps, config.run.seed, config.run.name) == (3, 2, "on")
     assert config.evaluation.num_tasks == 3
     assert config.environment.kwargs == {
         "first": {"size": 1},
@@ -350,3 +350,51 @@ def test_merge_keys_fill_in_what_is_not_given(tmp_path: Path) -> None:
         "third": {"size": 2, "y": 3, "z": 4},
         "self": {"z": 5},
     }
+
+
+# Words that YAML reads as a truth value, a number, a date, or its own marks.
+_PLAIN_WORDS = ["no", "on", "y", "012", "0x1f", "1e3", "1e5", "1_000", "10:30", ".5", "2024-01-01", "=", "<<", ".inf"]
+
+
+@pytest.mark.parametrize("word", _PLAIN_WORDS)
+def test_a_text_field_takes_a_plain_word_as_it_is_written(tmp_path: Path, word: str) -> None:
+    path = tmp_path / "words.yaml"
+    path.write_text(
+        f"run: {{name: {word}}}\nsampling: {{stop: [{word}, '{word}', null_]}}\nmodel:\n  path: {word} # it\n"
+    )
+    from_file = load_config(path)
+    from_overrides = load_config(
+        {}, [f"run={{name: {word}}}", f"sampling.stop=[{word}, '{word}', null_]", f"model.path={word}"]
+    )
+    for config in (from_file, from_overrides):
+        assert (config.run.name, config.model.path) == (word, word)
+        assert config.sampling.stop == [word, word, "null_"]
+
+
+def test_only_text_fields_take_words_as_written_also_through_an_anchor() -> None:
+    config = load_config({}, ["run={seed: &n 012, name: *n}", "environment.kwargs={a: no, b: 1e3, c: 2024-01-01}"])
+    # 012 is octal in YAML: 10.
+    assert (config.run.seed, config.run.name) == (10, "012")
+    assert config.environment.kwargs == {"a": False, "b": 1000.0, "c": "2024-01-01"}
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"evaluation": {"before": 7}}, "evaluation.before is 7; allowed: true or false"),
+        ({"evaluation": {"before": 1}}, "evaluation.before is 1; allowed"),
+        ({"evaluation": {"before": "y"}}, "evaluation.before is 'y'; allowed"),
+        ({"evaluation": {"before": None}}, "evaluation.before is None; allowed"),
+        ({"run": {"name": True}}, "run.name is True, which is no text; put it in quotes"),
+        ({"model": {"path": 1e5}}, "model.path is 100000.0, which is no text"),
+        ({"sampling": {"stop": ["a", False]}}, r"sampling.stop\[1\] is False, which is no text"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_instead_of_converted(given: dict[str, Any], sentence: str) -> None:
+    assert re.match(sentence, _mistake(given))
+
+
+def test_an_interpolated_truth_value_is_taken() -> None:
+    assert (
+        load_config({}, ["evaluation.after=false", "evaluation.before=${evaluation.after}"]).evaluation.before is False
+    )

@@ -9,13 +9,13 @@ from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import GrammarParseError, InterpolationResolutionError, OmegaConfBaseException
 
 from winnowrl.configs.fields import kind_of
 from winnowrl.configs.merging import merge, merge_overrides
-from winnowrl.configs.refusals import refuse_unknown, refuse_unused
+from winnowrl.configs.refusals import refuse_open, refuse_unknown, refuse_unused
 from winnowrl.configs.schema import RunConfig
-from winnowrl.configs.yaml_text import position, read_yaml
+from winnowrl.configs.yaml_text import position, read_yaml, write_yaml
 
 BUILT_IN_FOLDER = Path(__file__).parent
 
@@ -54,9 +54,14 @@ def config_to_dict(config: RunConfig) -> dict[str, Any]:
 
 
 def config_to_yaml(config: RunConfig) -> str:
-    """The configuration as YAML that :func:`load_config` reads back to an equal one."""
-    text: str = yaml.safe_dump(_prune(config, config_to_dict(config)), sort_keys=False, allow_unicode=True)
-    return text
+    """The configuration as YAML that :func:`load_config` reads back to an equal one.
+
+    Raises:
+        ConfigError: it holds the text ``???``, which no configuration can.
+    """
+    content = _prune(config, config_to_dict(config))
+    refuse_open("", content)
+    return write_yaml(content)
 
 
 def built_in_configs() -> list[str]:
@@ -178,4 +183,6 @@ def _describe(error: OmegaConfBaseException) -> str:
     key = getattr(error, "full_key", None) or ""
     wanted = kind_of(key)
     hint = f"; allowed: {wanted}" if isinstance(wanted, str) and wanted else ""
+    if isinstance(error, GrammarParseError | InterpolationResolutionError):
+        hint += r"; for the text ${ write \${"
     return f"{key}: {first}{hint}" if key else first

@@ -35,8 +35,7 @@ def _refuse_odd_value(full: str, value: Any, wanted: str) -> None:
         _refuse(f"{full} is {dict(value)!r}; allowed: a list, e.g. [a, b]")
     if isinstance(value, list) and wanted.startswith("dict"):
         _refuse(f"{full} is {value!r}; allowed: a mapping, e.g. {{name: value}}")
-    if value == "???":
-        _refuse(f"{full} is ???, which marks a value still to be given; give one, or remove the line")
+    refuse_open(full, value)
     if isinstance(value, float) and not math.isfinite(value):
         _refuse(f"{full} is {value}; allowed: a finite number")
     if wanted.startswith("float") and isinstance(value, int) and abs(value) > sys.float_info.max:
@@ -54,6 +53,18 @@ def _refuse_no_text(full: str, value: Any) -> None:
     """OmegaConf would make ``'True'`` of a bool, and of 1e3 ``'1000.0'``."""
     if isinstance(value, bool | int | float):
         _refuse(f"{full} is {value!r}, which is no text; put it in quotes")
+
+
+def refuse_open(full: str, value: Any) -> None:
+    """``???`` is OmegaConf's mark of a value still to be given, wherever it stands."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            refuse_open(f"{full}.{key}" if full else str(key), item)
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            refuse_open(f"{full}[{number}]", item)
+    elif isinstance(value, str) and value == "???":
+        _refuse(f"{full} is ???, which marks a value still to be given; give one, or remove the line")
 
 
 def _nearest(full: str, where: str, fields: Mapping[str, Any]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -13,6 +14,7 @@ _TAG = "tag:yaml.org,2002:"
 # What YAML makes of an unquoted word that may be meant as text. null stays: it is how a field is left open.
 _NO_TEXT = frozenset(f"{_TAG}{name}" for name in ("bool", "int", "float", "timestamp", "merge", "value"))
 _EXPONENT = re.compile(r"^[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)$")
+_BEFORE_INTERPOLATION = re.compile(r"(\\*)\$\{")
 
 
 def read_yaml(text: str, where: str = "") -> Any:
@@ -31,6 +33,12 @@ def read_yaml(text: str, where: str = "") -> Any:
         return None if node is None else loader.construct_document(_keep_text(loader, node, kind_of(where)))
     finally:
         loader.dispose()
+
+
+def write_yaml(content: Mapping[str, Any]) -> str:
+    """YAML that :func:`read_yaml` and then OmegaConf read back to ``content``: texts get their ``${`` escaped."""
+    text: str = yaml.dump(_escape(content), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return text
 
 
 def position(error: Exception) -> str:
@@ -92,11 +100,16 @@ class _Loader(yaml.SafeLoader):
             ) from None
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes the texts that :class:`_Loader` would take for numbers."""
+
+
 def _as_written(loader: _Loader, node: yaml.Node) -> Any:
     return loader.construct_yaml_str(node)  # type: ignore[no-untyped-call]
 
 
-_Loader.add_implicit_resolver(f"{_TAG}float", _EXPONENT, list("-+0123456789."))
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver(f"{_TAG}float", _EXPONENT, list("-+0123456789."))
 # A configuration holds no dates, and a lone = is what stands there.
 for _name in ("timestamp", "value"):
     _Loader.add_constructor(f"{_TAG}{_name}", _as_written)
@@ -114,3 +127,14 @@ def _keep_text(loader: _Loader, node: yaml.Node, kind: type | str) -> yaml.Node:
         pairs = [(key, _keep_text(loader, value, kind_of(key.value, kind))) for key, value in node.value]
         return yaml.MappingNode(node.tag, pairs, *marks)
     return node
+
+
+def _escape(value: Any) -> Any:
+    r"""``${`` would be read as an interpolation: ``\${`` is the text. Backslashes before it are doubled."""
+    if isinstance(value, str):
+        return _BEFORE_INTERPOLATION.sub(lambda found: f"{found[1] * 2}\\${{", value)
+    if isinstance(value, Mapping):
+        return {key: _escape(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escape(item) for item in value]
+    return value

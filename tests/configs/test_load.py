@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import hypothesis
 import pytest
 import yaml
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from winnowrl.configs.load import ConfigError, built_in_configs, config_to_yaml, load_config
+from winnowrl.configs.yaml_text import read_yaml, write_yaml
+from winnowrl.training.run_folder import RunFolder
 
 
 def test_defaults_load_and_a_written_configuration_reads_back_equal() -> None:
@@ -259,6 +266,110 @@ def test_files_extend_one_another_and_bad_files_are_named(tmp_path: Path) -> Non
 def test_a_text_field_takes_an_override_as_it_is_written(name: str) -> None:
     assert load_config({}, [f"run.name={name}"]).run.name == name
     assert load_config({}, ["run.name=null"]).run.name is None
+
+
+# What YAML, OmegaConf or both read as something else than the text.
+_PIECES = [
+    "$",
+    "{",
+    "}",
+    "\\",
+    "?",
+    ":",
+    "'",
+    '"',
+    "\n",
+    "#",
+    "=",
+    "<<",
+    " ",
+    "a",
+    "é",
+    "漢",
+    "\u2028",
+    "\x00",
+    "\U0001f600",
+]
+_WORDS = [
+    "no",
+    "1e5",
+    "1e-5",
+    "012",
+    "10:30",
+    "2024-01-01",
+    "~",
+    "null",
+    "${x}",
+    r"\${x}",
+    r"\\${x}\\",
+    "${",
+    "x${a.b}}",
+]
+_TEXT = (
+    st.lists(st.sampled_from([*_PIECES, "${", r"\${"]), max_size=8).map("".join) | st.sampled_from(_WORDS) | st.text()
+).filter(lambda text: text != "???")
+_VALUE = st.recursive(
+    _TEXT | st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@hypothesis.settings(max_examples=150, deadline=None)
+@hypothesis.given(value=_VALUE)
+def test_any_written_value_reads_back_as_it_was(value: Any) -> None:
+    read = OmegaConf.create(read_yaml(write_yaml({"value": value})))
+    assert OmegaConf.to_container(read, resolve=True) == {"value": value}
+
+
+@hypothesis.settings(max_examples=12, deadline=None)
+@hypothesis.given(
+    prompt=_TEXT, stop=st.lists(_TEXT.filter(bool), max_size=6), kwargs=st.dictionaries(_TEXT, _VALUE, max_size=3)
+)
+def test_any_text_in_a_run_reads_back_as_it_was(prompt: str, stop: list[str], kwargs: dict[str, Any]) -> None:
+    plain = load_config({})
+    config = dataclasses.replace(
+        plain,
+        conversation=dataclasses.replace(plain.conversation, system_prompt=prompt),
+        sampling=dataclasses.replace(plain.sampling, stop=stop),
+        environment=dataclasses.replace(plain.environment, kwargs=kwargs),
+    )
+    with TemporaryDirectory() as name:
+        folder = RunFolder(Path(name))
+        folder.write_config(config)
+        assert folder.read_config() == config
+
+
+def test_a_run_whose_texts_hold_interpolation_marks_is_read_again(tmp_path: Path) -> None:
+    given = {
+        "run": {"folder": str(tmp_path), "seed": 3},
+        "sampling": {"stop": [r"\${x}"]},
+        "conversation": {"system_prompt": r"seed ${run.seed}, code \${}"},
+        "environment": {"kwargs": {"code": [r"echo \${HOME}", {"inner": r"\\\${"}]}},
+    }
+    config = load_config(given)
+    assert config.sampling.stop == ["${x}"]
+    assert config.conversation.system_prompt == "seed 3, code ${}"
+    assert config.environment.kwargs == {"code": ["echo ${HOME}", {"inner": "\\${"}]}
+    assert RunFolder.create(config, "job").read_config() == config
+
+
+def test_the_mark_of_a_value_to_be_given_is_refused_wherever_it_stands() -> None:
+    for override, key in [
+        ("sampling.stop=[a, '???']", r"sampling.stop\[1\]"),
+        ("environment.kwargs={a: [{b: '???'}]}", r"environment.kwargs.a\[0\].b"),
+    ]:
+        with pytest.raises(ConfigError, match=rf"^{key} is \?\?\?, which marks a value still to be given"):
+            load_config({}, [override])
+    plain = load_config({})
+    with pytest.raises(ConfigError, match=r"^sampling.stop\[0\] is \?\?\?"):
+        config_to_yaml(dataclasses.replace(plain, sampling=dataclasses.replace(plain.sampling, stop=["???"])))
+
+
+def test_an_interpolation_that_finds_nothing_says_how_to_write_the_text() -> None:
+    for value in ("${x}", "${", "a ${oc.env:NOT_SET_ANYWHERE}", "${}"):
+        with pytest.raises(ConfigError, match=r"run.name: .*; for the text \$\{ write \\\$\{$"):
+            load_config({}, [f"run.name='{value}'"])
 
 
 def _mistake(source: Any, overrides: list[str] | None = None) -> str:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, InterpolationResolutionError, OmegaConfBaseException
 
 from winnowrl.configs.fields import kind_of
-from winnowrl.configs.merging import merge, merge_overrides
+from winnowrl.configs.merging import merge
 from winnowrl.configs.refusals import refuse_open, refuse_unknown, refuse_unused
 from winnowrl.configs.schema import RunConfig
 from winnowrl.configs.yaml_text import position, read_yaml, write_yaml
@@ -36,7 +36,7 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
             ``type`` does not use, or a combination that cannot work.
     """
     try:
-        given = merge_overrides(_read(source), _parse_overrides(overrides))
+        given = merge(_read(source), _parse_overrides(overrides), RunConfig)
         refuse_unknown(given, RunConfig, "")
         refuse_unused(given)
         return _build(given)
@@ -89,7 +89,7 @@ def _read(source: str | Path | Mapping[str, Any], extending: tuple[Path, ...] = 
     if not isinstance(content, dict):
         raise ConfigError(f"{path} holds a {type(content).__name__}; a configuration is a mapping of sections")
     base = content.pop("extends", None)
-    return content if base is None else merge(_read(_resolve_base(base, path), chain), content)
+    return content if base is None else merge(_read(_resolve_base(base, path), chain), content, RunConfig)
 
 
 def _locate(source: str | Path) -> Path:

@@ -97,7 +97,6 @@ def _refuse_unused_fields(
     values: Mapping[str, Any], section: type, types: Mapping[str, tuple[str, ...]], full: str
 ) -> None:
     chosen = values.get("type", fields_of(section)["type"].default)
-    chosen = "none" if chosen is None else chosen
     if not isinstance(chosen, str) or chosen not in types:
         close = difflib.get_close_matches(str(chosen), list(types), n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""

@@ -509,3 +509,49 @@ def test_an_interpolated_truth_value_is_taken() -> None:
     assert (
         load_config({}, ["evaluation.after=false", "evaluation.before=${evaluation.after}"]).evaluation.before is False
     )
+
+
+def test_another_type_does_not_get_the_fields_of_the_first() -> None:
+    assert load_config("alfworld_gate", ["gate.type=none"]).gate == load_config({}).gate
+    # threshold is of the first kind alone; turn is of both.
+    gate = load_config("alfworld_gate", ["gate.type=two_axis", "gate.distance_low=0.2"]).gate
+    assert (gate.type, gate.turn, gate.threshold, gate.distance_low) == ("two_axis", 8, 0.12, 0.2)
+    assert load_config("math_vigor", ["allocator={type: vip, most_rollouts: 16}"]).allocator.most_rollouts == 16
+    replay = {"selector": {"replay": {"type": "advantage_prioritized", "ratio": 1.0}}, "objective": {"dual_clip": 10}}
+    assert load_config(replay, ["selector.replay.type=none"]).selector == load_config({}).selector
+    assert (
+        load_config({"engine": {"dtype": "float32"}}, ["engine={type: scripted, script: a:b}"]).engine.dtype == "auto"
+    )
+    assert load_config({"gate": {"turn": 3}}, ["gate.type=two_axis"]).gate.turn == 3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["gate.type=none", "gate.turn=3"], "gate.turn is given but gate.type is 'none'"),
+        (["gate.turn=3", "gate.type=none"], "gate.turn is given but gate.type is 'none'"),
+        (["gate={type: two_axis, threshold: 0.1}"], "gate.threshold is given but gate.type is 'two_axis'"),
+        (["gate.type=prefix_edit_distance", "gate.distance_low=0.1"], "gate.distance_low is given"),
+        (["gate.type=two_axes"], "gate.type is 'two_axes'.*did you mean 'two_axis'"),
+        (["gate.type=null"], "gate.type is None; allowed: none, .*did you mean 'none'"),
+        (["gate.type=[a]"], r"gate.type is \['a'\]; allowed"),
+    ],
+)
+def test_a_field_given_beside_the_type_that_does_not_use_it_is_refused(overrides: list[str], sentence: str) -> None:
+    assert re.match(sentence, _mistake("alfworld_gate", overrides))
+
+
+def test_a_file_that_extends_another_changes_type_and_environment_as_overrides_do(tmp_path: Path) -> None:
+    child = tmp_path / "child.yaml"
+    child.write_text("extends: quickstart\nenvironment: {id: winnowrl/GuessNumber-v0}\n")
+    assert load_config(child).environment.kwargs == {}
+    child.write_text("extends: quickstart\nenvironment: {id: winnowrl/Arithmetic-v0, kwargs: {num_shots: 2}}\n")
+    assert load_config(child).environment.kwargs == {"max_operand": 39, "num_shots": 2}
+    child.write_text("extends: alfworld_gate\ngate: {type: none}\n")
+    assert load_config(child).gate == load_config({}).gate
+    child.write_text("extends: alfworld_gate\ngate: {type: none, turn: 3}\n")
+    assert "gate.turn is given but gate.type is 'none'" in _mistake(child)
+    # Without an id, the arguments are those of the default environment.
+    base = {"environment": {"kwargs": {"num_shots": 2}}}
+    assert load_config(base, ["environment.id=winnowrl/Arithmetic-v0"]).environment.kwargs == {"num_shots": 2}
+    assert load_config(base, ["environment.id=winnowrl/GuessNumber-v0"]).environment.kwargs == {}

@@ -65,8 +65,9 @@ class VllmStepper:
 
     def admit(self, request: Request) -> None:
         require_servable(self.name, request.prompt_ids, request.sampling, self._max_context_tokens)
-        room = self._max_context_tokens - len(request.prompt_ids)
-        self._add(str(request.request_id), request.prompt_ids, sampling_params(request.sampling, request.seed, room))
+        params = sampling_params(request.sampling, request.seed)
+        params.max_tokens = min(params.max_tokens, self._max_context_tokens - len(request.prompt_ids))
+        self._add(str(request.request_id), request.prompt_ids, params)
 
     def _add(self, request_id: str, prompt_ids: list[int], params: Any) -> None:
         self._engine.add_request(request_id, {"prompt_token_ids": prompt_ids}, params)
@@ -160,16 +161,13 @@ def weight_names(model_path: str | Path) -> list[set[str]]:
     return list(names.values())
 
 
-def sampling_params(sampling: Sampling, seed: int, room: int) -> Any:
-    """vLLM's parameters of a reply of at most ``room`` tokens.
-
-    Only our stop ids end a reply, so that what ends it is known here and nowhere else.
-    """
+def sampling_params(sampling: Sampling, seed: int) -> Any:
+    """vLLM's parameters. Only our stop ids end a reply, so that what ends it is known here and nowhere else."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     return SamplingParams(
-        max_tokens=min(sampling.max_tokens, room),
+        max_tokens=sampling.max_tokens,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,

@@ -14,6 +14,7 @@ _TAG = "tag:yaml.org,2002:"
 # What YAML makes of an unquoted word that may be meant as text. null stays: it is how a field is left open.
 _NO_TEXT = frozenset(f"{_TAG}{name}" for name in ("bool", "int", "float", "timestamp", "merge", "value"))
 _EXPONENT = re.compile(r"^[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)$")
+_OTHER_BREAKS = re.compile("[\r\x85\u2028\u2029]")
 _BEFORE_INTERPOLATION = re.compile(r"(\\*)\$\{")
 
 
@@ -108,6 +109,13 @@ def _as_written(loader: _Loader, node: yaml.Node) -> Any:
     return loader.construct_yaml_str(node)  # type: ignore[no-untyped-call]
 
 
+def _quote_breaks(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    """Line breaks other than a newline are escaped: outside double quotes they are read as a newline or a blank."""
+    style = '"' if _OTHER_BREAKS.search(text) else None
+    return dumper.represent_scalar(f"{_TAG}str", text, style)
+
+
+_Dumper.add_representer(str, _quote_breaks)
 for _class in (_Loader, _Dumper):
     _class.add_implicit_resolver(f"{_TAG}float", _EXPONENT, list("-+0123456789."))
 # A configuration holds no dates, and a lone = is what stands there.

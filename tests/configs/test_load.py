@@ -286,7 +286,10 @@ _PIECES = [
     "a",
     "é",
     "漢",
+    "\r",
+    "\x85",
     "\u2028",
+    "\ufeff",
     "\x00",
     "\U0001f600",
 ]
@@ -338,6 +341,12 @@ def test_any_text_in_a_run_reads_back_as_it_was(prompt: str, stop: list[str], kw
         folder = RunFolder(Path(name))
         folder.write_config(config)
         assert folder.read_config() == config
+
+
+def test_every_line_break_in_a_written_text_stays_the_one_it_is() -> None:
+    for letter in ("\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"):
+        for text in (letter, f"a{letter}b", f" {letter}{letter}\n{letter}", f"a {letter} b: #"):
+            assert read_yaml(write_yaml({"value": text, text: [text]})) == {"value": text, text: [text]}
 
 
 def test_a_run_whose_texts_hold_interpolation_marks_is_read_again(tmp_path: Path) -> None:

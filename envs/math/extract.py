@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 
 from winnowrl.envs.math.prose import (
-    BETWEEN_ALTERNATIVES,
+    BETWEEN_BOXES,
     UNPAIRED,
     Formula,
     find_formulas,
     is_joint,
+    is_prose_with_number,
     last_formula,
     last_number,
     marked_answer,
@@ -39,6 +40,8 @@ _SIGN_MAX_CHARS = 12
 _SCRIPT_AFTER = re.compile(r" ?[\^_] ?(?:\{[^{}]{1,20}\}|-?\w)")
 _POWER_OF_TEN_AFTER = re.compile(r" ?\$? ?(\\(?:times|cdot) ?10 ?\^ ?(?:\{-?\d{1,4}\}|-?\d))")
 _SCALE_AFTER = re.compile(r" ?\$? ?(?:\\text ?\{ ?)?(dozen|hundred|thousand|million|billion|trillion)\b")
+_ANSWER_TAG = re.compile(r"<answer>", re.I)
+_END_MARKS = re.compile(r"(?:\s*(?:<\|(?:im_end|endoftext|eot_id|end|end_of_text)\|>|</s>|<eos>))+\s*\Z")
 _BOX_UNBRACED = re.compile(r"\\boxed\s+([^\s{}$\\]+)")
 
 
@@ -47,7 +50,8 @@ def extract_answer(text: str, *, require_boxed: bool = False, multiline_inline_m
 
     In this order: the last balanced ``\\boxed{}`` (boxes side by side are one list); what follows the last ``####`` or
     "answer is" / "answer:"; the whole reply when it is one short line; the last formula; the last number. What stands
-    inside ``<think>`` is not read, and a ``<think>`` that was never closed hides the rest of the reply.
+    inside ``<think>`` is not read, and a ``<think>`` that was never closed hides the rest of the reply. Of a reply with
+    ``<answer>`` tags only the last one is read.
 
     Args:
         text: The whole reply.
@@ -55,6 +59,7 @@ def extract_answer(text: str, *, require_boxed: bool = False, multiline_inline_m
         multiline_inline_math: Let inline formulas span lines.
     """
     text = outside_thinking(text)
+    text = text if require_boxed else inside_answer_tag(text)
     boxed = _last_boxes(text)
     if boxed is not None or require_boxed:
         return boxed or None
@@ -74,6 +79,18 @@ def outside_thinking(text: str) -> str:
     _, closed, rest = text.rpartition("</think>")
     visible = rest if closed else text
     return visible.partition("<think>")[0]
+
+
+def inside_answer_tag(text: str) -> str:
+    """What the last ``<answer>`` tag holds, else the whole text; marks that end a reply are left out."""
+    if "<" not in text:
+        return text
+    *_, last = _ANSWER_TAG.split(text)
+    if len(last) < len(text):
+        text = re.split("</answer>", last, maxsplit=1, flags=re.I)[0]
+    # The marks stand in the last few characters, and a search from the start would try every run of spaces.
+    tail = max(0, len(text) - 200)
+    return text[:tail] + _END_MARKS.sub("", text[tail:])
 
 
 def balanced_boxes(text: str) -> list[tuple[int, int, str]]:
@@ -115,7 +132,7 @@ def _last_boxes(text: str) -> str | None:
     content = _with_what_is_attached(text, start, end, content)
     contents = [content + percent_after(text, end, content)]
     for earlier_start, earlier_end, earlier in reversed(boxes[:-1]):
-        if not is_joint(text, earlier_end, start, BETWEEN_ALTERNATIVES):
+        if not is_joint(text, earlier_end, start, BETWEEN_BOXES):
             break
         start = earlier_start
         if earlier not in contents:
@@ -144,6 +161,8 @@ def _bare(text: str, formulas: list[Formula]) -> str | None:
     if len(_LONG_WORD.findall(line[:_BARE_MAX_CHARS])) > _BARE_MAX_WORDS:
         return None
     if len(line) > _BARE_MAX_CHARS and re.search(r"\s[a-z]+\s", line):
+        return None
+    if not formulas and is_prose_with_number(line):
         return None
     has_formula_inside = formulas and not (len(formulas) == 1 and formulas[0].end - formulas[0].start == len(line))
     return None if has_formula_inside or (UNPAIRED.search(line) and not formulas) else line

@@ -71,13 +71,13 @@ def normalize(text: str) -> str:
     needs them; braces loose fractions, roots and scripts; rewrites Unicode symbols and code-style calls (``sqrt(2)/2``,
     ``exp(16)``, ``x**2``) as LaTeX.
     """
-    text = _unwrap(re.sub(r"\s+", " ", text).strip())
+    text = _unwrap(re.sub(r"\s+", " ", text).strip()).removeprefix("= ")
     if not text.isascii():
         text = from_unicode(text)
     if ".." in text or "dots" in text:
         text = with_bars(text)
     if not _NEEDS_WORK.search(text):
-        return text.strip().rstrip(".").strip()
+        return text.strip().rstrip(".,;").strip()
     text = text.replace(r"\$", "").replace("$", "")
     text = _THOUSANDS.sub("", text)
     text = _SPACE_COMMANDS.sub(" ", text)

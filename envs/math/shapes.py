@@ -52,7 +52,9 @@ class Relation:
             return False
         if isinstance(first, Items):
             return first.kind == "tuple" and all(isinstance(item, Atom) and is_name(item.text) for item in first.items)
-        return isinstance(first, Atom) and (is_name(first.text) or not re.search("[a-zA-Z]", _SIGNS.sub("", first.text)))
+        return isinstance(first, Atom) and (
+            is_name(first.text) or not re.search("[a-zA-Z]", _SIGNS.sub("", first.text))
+        )
 
 
 Shape = Atom | Items | Relation

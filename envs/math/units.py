@@ -52,6 +52,9 @@ _HEDGES = (
     " also both neither nor never cannot"
 )
 _NOT_UNITS = frozenset(f"{_OPERATIONS} {_NUMBER_WORDS} {_HEDGES}".split())
+_BOUNDS = frozenset(
+    ("up", "above", "beyond", "exceeds", "exceed", "within", "between", "any", "except", "square", "cube", "nearly")
+)
 # Phrases in which such a word changes nothing: 5 times, 5 apples left over, 5 two-digit numbers, 5 third graders.
 _PHRASES = re.compile(
     r"\bleft[ -]?over\b|\btimes\b(?=[\s.]*$|\s+(?:as|more|per|an?|each)\b)"
@@ -94,22 +97,32 @@ def read_quantity(text: str) -> tuple[str, str]:
     Only words after a number, a bracket or a formula are units; ``\\text{cents}`` alone is a word. ``5 million`` measures
     5000000.
     """
+    text = _BRACKETED.sub(r"\1", text)
     if not _LETTER.search(text) or not _has_words(text):
         return text, ""
-    unit, scale, rest = "", 1, _BRACKETED.sub(r"\1", _HALF_DAY.sub(r"\1m", text))
+    unit, scale, rest = "", 1, _HALF_DAY.sub(r"\1m", text)
     if not TRIGONOMETRIC.search(rest):
         rest = rest.replace(DEGREE, "")
     # \text{ million}\text{ dollars}: two pieces at most.
     for _ in range(2):
         match = _IN_TEXT.search(_POWER_IN_TEXT.sub(r"\1}^{\2}", rest)) or _plain(rest)
-        factor, named = (
-            _scaled(_words(" ".join(filter(None, match.group(1, 2, 3))))) if match else (1, [])
-        )
+        factor, named = _scaled(_words(" ".join(filter(None, match.group(1, 2, 3))))) if match else (1, [])
         if not match or _changes_the_number(named):
             break
         rest, scale = match.string[: match.start()].strip(), scale * factor
         unit = unit or _unit(named, match.group(4) or "")
     return (_times(rest, scale) if scale > 1 else rest), unit
+
+
+def changes_a_number(sentence: str) -> bool:
+    """True where some word of a sentence makes its number another one or no answer ("at least 5", "twice 5")."""
+    words = set(re.findall("[a-z]+", _PHRASES.sub(" ", sentence.lower())))
+    return not words.isdisjoint(_NOT_UNITS | _POWER_WORDS.keys() | _BOUNDS)
+
+
+def is_unit_word(word: str) -> bool:
+    """True for a known unit or a scale word."""
+    return word.lower() in _CANONICAL or word.lower() in _SCALES or word.lower() in _COMPOUND
 
 
 def _words(text: str) -> list[str]:

@@ -9,6 +9,7 @@ _FREE_SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 _ONE_BRACED = re.compile(r"\{(\w)\}")
 _ARTICLE = re.compile(r"^(?:an?|the) (?=\w)")
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
+_BOLD_LETTER = re.compile(r"\\(?:mathbf|boldsymbol|mathsf|bm) ?\{ ?(\(?[A-J]\)?) ?\}")
 _CHOICE = re.compile(r"(?:(?i:option|choice) )?\(?([A-Z])\)?")
 _LABELLED = re.compile(r"(?:\(([A-J])\)[.:]?|([A-J])[).:])(\s*)\S")
 _NO_SOLUTION = {"no solution", "no solutions", "no real solution", "no real solutions", "none", "empty set"}
@@ -59,7 +60,7 @@ def same_choice(gold: str, prediction: str) -> bool:
 
 
 def _choice(text: str) -> tuple[str | None, bool]:
-    plain = _TEXT.sub(r"\1", text).strip()
+    plain = _BOLD_LETTER.sub(r"\1", _TEXT.sub(r"\1", text)).strip()
     if match := _CHOICE.fullmatch(plain.strip(".")):
         return match.group(1), True
     match = _LABELLED.match(plain)

@@ -124,6 +124,81 @@ def test_sign_and_exponent_outside_a_box_belong_to_it(text: str, answer: str) ->
     assert extract_answer(text) == answer
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Answer: She makes $18 every day.", "18"),
+        ("The answer is that Tom needs 5 more apples.", "5"),
+        ("The answer is that it is 5 cm long.", "5 cm"),
+        ("The answer is that she has 5 million coins.", "5 million"),
+        ("The answer is therefore 18.", "18"),
+        ("The answer is that she paid $1,200.", "1,200"),
+        ("The answer is that she ate 1/2 of it.", "1/2"),
+        ("Weng earned $10.", "10"),
+        ("A: 18", "18"),
+        ("She sold 48 + 24 = 72 clips.", "72"),
+        ("Area = 5", "Area = 5"),
+        ("#### xy - 1", "xy - 1"),
+        ("The answer is xy/2.", "xy/2"),
+        ("The answer is June 20.", "June 20"),
+        # words that change the number
+        ("The answer is at least 5.", "at least 5"),
+        ("The answer is twice 5.", "twice 5"),
+        ("The answer is up to 5.", "up to 5"),
+        ("The answer is minus 18.", "minus 18"),
+        ("Could be 5, could be 6.", "Could be 5, could be 6"),
+    ],
+)
+def test_one_number_of_a_sentence_is_its_answer(text: str, answer: str) -> None:
+    assert extract_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("The answer is 32. However, she could also eat 16 eggs.", "32"),
+        ("The answer is 18 dollars. Wait, let me check: 9*2 = 18.", "18 dollars"),
+        ("The answer is 18. However, it is 20.", "18, 20"),
+        ("The answer is 18. But I think 20 is right.", "18, 20"),
+        ("The answer is 18. Wait, we forgot 2 eggs, so 20.", "18, 20"),
+        ("The answer is 5 and not 6.", "5"),
+        ("The answer is $18$ dollars, so Janet makes $18$ dollars.", "18"),
+        ("The answer is 18, as computed above.", "18"),
+        ("The answer is one half, i.e. $\\frac{1}{2}$.", "\\frac{1}{2}"),
+    ],
+)
+def test_what_follows_an_answer_takes_it_back_or_does_not(text: str, answer: str) -> None:
+    assert extract_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<answer>4</answer> <answer>5</answer>", "5"),
+        ("<answer>$x = 5$</answer> The number 6", "$x = 5$"),
+        ("<answer>5", "5"),
+        ("<answer></answer> 5", None),
+        ("The answer is 5.<|im_end|>", "5"),
+        ("5</s>", "5"),
+        ("The total is $-4.", "-4"),
+        ("#### $-1,300", "$-1,300"),
+        ("So $x=\\boxed{1}$ or $x=\\boxed{-2}$.", "1, -2"),
+        ("$a=\\boxed{3}$, so $a+5=\\boxed{8}$", "8"),
+        ("Hence $n = 5$. $\\blacksquare$", "n = 5"),
+        ("\\text{Answer: } 5", "5"),
+        ("The answer is “5”. 🎉", "5"),
+        ("The correct option is (C) 5.", "(C) 5"),
+        ("所以答案是18。", "18"),
+        ("答案:18", "18"),
+        ("答案不是18", None),
+        ("因此共有18个。", "18"),
+        ("Ответ: 18 долларов.", "18"),
+    ],
+)
+def test_ways_to_mark_an_answer(text: str, answer: str | None) -> None:
+    assert extract_answer(text) == answer
+
+
 def test_whole_text_is_read() -> None:
     assert extract_answer(r"\boxed{42}" + " and this is why." * 500) == "42"
     assert extract_answer("why? " * 5000 + r"\boxed{42}") == "42"
@@ -152,7 +227,8 @@ def test_boxes_are_outermost_and_in_order() -> None:
      "answer is " * 20_000, "answer is 5. " + "but " * 50_000, "answer is 5. or maybe " * 9_000,
      *("The answer is 5" + unit * (200_000 // len(unit)) + "x" for unit in ("\n", "\n ", "\n*", " ", "\r", "\t", ". ")),
      "The answer is " + "\r" * 200_000, "5 or " + "000 " * 50_000,
-     "{" * 100_000 + "}" * 100_000, "5 , " * 50_000, "\\boxed{5} " * 20_000, "or " * 60_000],
+     "{" * 100_000 + "}" * 100_000, "5 , " * 50_000, "<answer>" * 20_000,
+     "</s> " * 40_000, "答案是" * 60_000, "answer is 5. however it is 5" * 6_000, "\\boxed{5} " * 20_000, "or " * 60_000],
     ids=lambda text: repr(text[:20]),
 )  # fmt: skip
 def test_time_is_linear_in_hostile_text(text: str) -> None:

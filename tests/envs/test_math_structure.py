@@ -23,7 +23,8 @@ NAMED = [
 ]  # fmt: skip
 
 COORDINATES = [
-    (r"(3, \frac{\pi}{2})", r"(r,\theta)=(3, \pi/2)", "correct"), (r"(3, \frac{\pi}{2})", r"r=3, \theta=\frac{\pi}{2}", "correct"),
+    (r"(3, \frac{\pi}{2})", r"(r,\theta)=(3, \pi/2)", "correct"),
+    (r"(3, \frac{\pi}{2})", r"r=3, \theta=\frac{\pi}{2}", "correct"),
     (r"(3, \frac{\pi}{2})", r"(\theta,r)=(\pi/2, 3)", "wrong"), ("(1,2,3)", r"(\rho,\theta,\phi)=(1,2,3)", "correct"),
     (r"r=3, \theta=1", "(1,3)", "wrong"),
 ]  # fmt: skip
@@ -32,7 +33,8 @@ CALCULATIONS = [
     ("18", r"9 \times 2 = 18", "correct"), ("5", r"\sqrt{25}=5", "correct"), ("5", r"\frac{10}{2}=5", "correct"),
     ("5", r"\binom{5}{1} = 5", "correct"), ("6", "2+3=5", "wrong"), ("5", r"\frac{x}{2}=5", "wrong"), ("5", "2x=5", "wrong"),
     ("5", "m+n=5", "correct"), ("5", "a+b=2+3=5", "correct"), ("5", "|A|=5", "correct"), ("5", "5=x", "correct"),
-    ("5", "6=x", "wrong"), (r"90^\circ", r"\angle ABC = 90^\circ", "correct"), ("x+y=5", "5", "wrong"), ("x+y=5", "x+z=5", "wrong"),
+    ("5", "6=x", "wrong"), (r"90^\circ", r"\angle ABC = 90^\circ", "correct"), ("x+y=5", "5", "wrong"),
+    ("x+y=5", "x+z=5", "wrong"),
     ("x<3", "|x|<3", "wrong"), ("y", "x=y", "correct"),
 ]  # fmt: skip
 

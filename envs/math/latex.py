@@ -18,6 +18,7 @@ _COMMANDS = {
 }  # fmt: skip
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
 _SPACE_COMMANDS = re.compile(r"(?<!\\)\\[,;:! \n]|~")
+_BLANKS = re.compile(r"\s{2,}")
 _STAR = re.compile(r"(?<![\^{])\*(?!\})")
 _THOUSANDS = re.compile(r"(?<=\d)\s*(?:\{\s*,\s*\}|,\\!|\\,|\\!,)\s*(?=\d{3}(?!\d))")
 _DEGREE = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))")
@@ -80,10 +81,11 @@ def normalize(text: str) -> str:
         return text.strip().rstrip(".,;").strip()
     text = text.replace(r"\$", "").replace("$", "")
     text = _THOUSANDS.sub("", text)
-    text = _SPACE_COMMANDS.sub(" ", text)
+    # The expressions below try a run of blanks from each of its places: there is to be none.
+    text = _BLANKS.sub(" ", _SPACE_COMMANDS.sub(" ", text))
     text = without_styles(text)
     text = _OPERATOR_NAME.sub(r"\\\1 ", text)
-    text = _COMMAND.sub(lambda match: _COMMANDS.get(match.group(1), match.group()), text)
+    text = _BLANKS.sub(" ", _COMMAND.sub(lambda match: _COMMANDS.get(match.group(1), match.group()), text))
     text = text.replace(r"\%", "%").replace("**", "^")
     text = _PERCENT_WORD.sub("%", text)
     text = _UPRIGHT_LETTER.sub(r" \1", text)

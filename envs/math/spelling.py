@@ -68,7 +68,7 @@ def without_styles(text: str) -> str:
         is_whole = text.startswith("\\text") == bool(label.group(1))
         text = text[label.end() :] if is_whole else text
     text = _ROMAN.sub(r"\\text{ \1}", text)
-    text = _STYLES.sub(" ", text)
+    text = re.sub(r"\s{2,}", " ", _STYLES.sub(" ", text))
     text = _STYLED_NUMBER.sub(_number_and_words, text)
     text = _UNDERLINED.sub(r"\1", text)
     return _UNIT_VECTOR.sub(lambda match: f" {match.group(1) or match.group(2) or match.group(3)} ", text)

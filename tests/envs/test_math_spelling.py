@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from winnowrl.envs.math import verify
+from winnowrl.envs.math.latex import normalize
 
 
 def status(gold: str, prediction: str) -> str:
@@ -129,3 +132,13 @@ def test_loose_fractions_and_ordinals_are_read(gold: str, prediction: str, expec
 )  # fmt: skip
 def test_number_and_its_words_in_one_text(gold: str, prediction: str, expected: str) -> None:
     assert verify(gold, rf"\boxed{{{prediction}}}").status == expected
+
+
+@pytest.mark.parametrize("start", ["5\\text{", "\\frac{", ""])
+@pytest.mark.parametrize("piece", ["$ ", "\\,", "\\quad ", "\\bf ", "1 ", "\\left"])
+def test_longest_answer_is_normalised_at_once(start: str, piece: str) -> None:
+    answer = start + (piece * 1000)[:990]
+    begin = time.process_time()
+    normalize(answer)
+    # A thousand characters take a few milliseconds; cubic work on their blanks takes seconds.
+    assert time.process_time() - begin < 0.5

@@ -62,7 +62,7 @@ _HEDGE = re.compile(
 _STARTS_AS_SENTENCE = re.compile(
     r"(?!(?:sin|cos|tan|log|ln|sqrt|exp)\b)(?=.*[a-z]{3}|.*[\u3040-\u9fff])(?:[A-Za-z'’]{2}|[\u3040-\u9fff])"
 )
-_NO_SENTENCE = re.compile(r"[^A-Za-z0-9\u3040-\u9fff /,.:$€£%'’-]|\s-\s|[A-Za-z]\s?[-/]\s?\d")
+_NO_SENTENCE = re.compile(r"[^A-Za-z0-9\u3040-\u9fff /,.:$€£%'’-]|\s-\s|[A-Za-z](?:-|\s?/\s?)\d")
 _NUMBERS = re.compile(r"\d+(?:[.,/]\d+)*")
 _NEXT_WORD = re.compile(r"\s?([A-Za-z]+)")
 _DENIED_MAX_CHARS = 60

@@ -138,6 +138,7 @@ def test_sign_and_exponent_outside_a_box_belong_to_it(text: str, answer: str) ->
         ("A: 18", "18"),
         ("She sold 48 + 24 = 72 clips.", "72"),
         ("Area = 5", "Area = 5"),
+        ("The answer is that it was -5 degrees.", "-5 degrees"),
         ("#### xy - 1", "xy - 1"),
         ("The answer is xy/2.", "xy/2"),
         ("The answer is June 20.", "June 20"),

@@ -37,6 +37,7 @@ def ledger_table(ledger: Ledger) -> Table:
 
 def type_table(ledger: Ledger) -> Table:
     """Tokens by environment and task type, one column per class in use."""
+    from rich.markup import escape
     from rich.table import Table
 
     used = [name for name in CLASSES if ledger.total.tokens[name]]
@@ -45,7 +46,7 @@ def type_table(ledger: Ledger) -> Table:
         table.add_column(name, justify="left" if name.startswith("environment") else "right")
     for key, account in sorted(ledger.by_type.items()):
         shares = [_share(account.tokens[name], account) for name in used]
-        table.add_row(key, f"{account.num_rollouts:,}", f"{account.generated:,}", *shares)
+        table.add_row(escape(key), f"{account.num_rollouts:,}", f"{account.generated:,}", *shares)
     return table
 
 

@@ -85,9 +85,11 @@ def threshold_table(fit: GateFit, turn: int) -> Table:
 
 def type_table(fit: GateFit) -> Table:
     """The chosen setting within each task type."""
+    from rich.markup import escape
+
     table = _table("The chosen setting by task type", ("task type",))
     for task_type, score in sorted(fit.by_type.items()):
-        table.add_row(task_type or "(none)", *_score_cells(score))
+        table.add_row(escape(task_type) or "(none)", *_score_cells(score))
     return table
 
 
@@ -193,8 +195,8 @@ def _score_cells(score: RuleScore) -> list[str]:
         f"{score.tp + score.fp:.4g}",
         f"{score.tp:.4g}",
         f"{score.fp:.4g}",
-        f"{score.precision:.3f}",
-        f"{score.recall:.3f}",
+        f"{score.precision:.3f}" if score.tp + score.fp else "-",
+        f"{score.recall:.3f}" if score.tp + score.fn else "-",
         f"{score.saved:.1%}",
         f"{score.saved_safe:.1%}",
         f"{score.advantage_kept:.3f}",

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -131,5 +132,5 @@ class RunConsole:
         for number, heading in enumerate(headings):
             table.add_column(heading, justify="left" if number == 0 else "right")
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(escape, row))
         self.console.print(table)

@@ -94,9 +94,10 @@ def play_episode(
 ) -> float:
     """Play ``task`` to its end or ``max_turns``, printing what happens. Returns the sum of the rewards."""
     from rich.console import Console
+    from rich.markup import escape
 
     console = Console(highlight=False)
-    console.rule(f"task {task.id}", style="dim")
+    console.rule(f"task {escape(task.id)}", style="dim")
     if environment.system_prompt:
         console.print(environment.system_prompt, markup=False, style="dim")
     observation, info = environment.reset(seed=seed, options={"task": task})

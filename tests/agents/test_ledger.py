@@ -265,6 +265,16 @@ def test_rounds_kept_out_of_the_update_are_screening() -> None:
         ledger.record_update({0: 3})
 
 
+def test_a_task_type_is_shown_as_it_is() -> None:
+    ledger = Ledger()
+    groups = [
+        make_group(i, [make_rollout(i, j, float(j), [3]) for j in range(2)], kind)
+        for i, kind in enumerate(["[/x]", "[red]"])
+    ]
+    ledger.record_collection(collection(*groups))
+    assert all(f"env/E-v0:{kind}" in printed(type_table(ledger)) for kind in ("[/x]", "[red]"))
+
+
 def test_an_account_saved_before_a_class_existed_loads() -> None:
     ledger = Ledger()
     ledger.record_collection(collection(make_group(0, [make_rollout(0, i, float(i), [3]) for i in range(2)])))

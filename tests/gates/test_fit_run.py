@@ -1,19 +1,29 @@
 import csv
 import dataclasses
+import io
 import json
 import math
 import random
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from winnowrl.configs.load import ConfigError
 from winnowrl.gates import PrefixEditDistanceGate
 from winnowrl.gates.base import Rule
-from winnowrl.gates.fit_report import config_lines, summary_lines, sweep_csv
+from winnowrl.gates.fit_report import config_lines, summary_lines, sweep_csv, type_table
 from winnowrl.gates.fit_run import fit_gate
-from winnowrl.gates.fitting import assign_folds, candidate_thresholds, score_by_type, score_rule, sweep, turn_table
+from winnowrl.gates.fitting import (
+    RuleScore,
+    assign_folds,
+    candidate_thresholds,
+    score_by_type,
+    score_rule,
+    sweep,
+    turn_table,
+)
 from winnowrl.gates.intervals import wilson_interval
 from winnowrl.gates.records import RecordedGroup
 from winnowrl.gates.signals import (
@@ -274,6 +284,20 @@ def test_the_command_prints_and_writes_what_to_paste(tmp_path):
     config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(GateConfig), pasted["gate"]))
     assert config.type == "prefix_edit_distance"
     assert config.precision_floor == 0.9
+
+
+def test_types_are_shown_as_they_are_and_nothing_over_nothing_as_a_dash():
+    rng = random.Random(1)
+    groups = [synthetic(rng, number) for number in range(40)]
+    fit = fit_gate(groups, turns=[3], precision_floor=0.5, kept_floor=0.0)
+    assert fit.best is not None
+    console = Console(file=io.StringIO(), width=160)
+    console.print(type_table(dataclasses.replace(fit, by_type={"[/x]": RuleScore(), "[red]": RuleScore(fn=1.0)})))
+    shown = console.file.getvalue()
+    assert "[/x]" in shown
+    assert "[red]" in shown
+    assert "nan" not in shown
+    assert " - " in shown
 
 
 def test_lines_of_an_earlier_fit_do_not_outlive_one_that_chose_nothing(tmp_path):

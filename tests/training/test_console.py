@@ -41,3 +41,10 @@ def test_the_heading_comes_back_every_twenty_lines() -> None:
     for step in range(1, 42):
         console.step_line(step, 41, {})
     assert sum("reward" in line for line in out.getvalue().splitlines()) == 3
+
+
+def test_text_of_others_in_tables_is_no_markup() -> None:
+    console, out = _console(is_terminal=False)
+    console.table("t", ["", "mean"], [["mean of [/x]", "0.5"], ["[red]", "1"]])
+    assert "mean of [/x]" in out.getvalue()
+    assert "[red]" in out.getvalue()

@@ -44,24 +44,26 @@ def doctor(
 ) -> None:
     """Check every part: versions, engines, DeepSpeed, sandbox, verifier, ALFWorld. Exit 1 when a needed part fails."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     check_option("--deadline-s", deadline_s, least=1)
     _refuse_no_model(model)
     console = Console(highlight=False)
     table = Table("part", "", "what was seen", "how to mend it", title="winnowrl doctor", title_justify="left")
-    failed = 0
+    failed, absent = 0, list[str]()
     for check in _checks():
         with console.status(f"checking {check.name} ..."):
             mark, seen = _run(check, model, deadline_s)
         failed += mark == "FAIL"
         colour = {"ok": "green", "FAIL": "red", "absent": "yellow"}[mark]
-        table.add_row(check.name, f"[{colour}]{mark}[/]", seen, check.mend if mark != "ok" else "")
+        absent += [check.name] if mark == "absent" else []
+        table.add_row(check.name, f"[{colour}]{mark}[/]", escape(seen), escape(check.mend) if mark != "ok" else "")
     console.print(table)
     if failed:
         console.print(f"{failed} part{'s' if failed > 1 else ''} failed")
         raise typer.Exit(1)
-    console.print("all parts work")
+    console.print("all parts work" if not absent else f"all needed parts work; absent: {', '.join(absent)}")
 
 
 def _refuse_no_model(model: str) -> None:

@@ -39,6 +39,7 @@ def list_environments(
 ) -> None:
     """Show the built-in environments and those that installed packages register."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Column, Table
 
     from winnowrl.envs.registry import BUILT_IN, load_plugins
@@ -48,12 +49,20 @@ def list_environments(
     for spec in _specs():
         runs, what = _describe(spec)
         if runs or show_all or spec.id in BUILT_IN:
-            origin = "built in" if spec.id in BUILT_IN else str(spec.entry_point).partition(".")[0].partition(":")[0]
-            table.add_row(spec.id, origin, str(spec.max_episode_steps or "unlimited"), runs, what)
+            origin = "built in" if spec.id in BUILT_IN else _origin(spec.entry_point)
+            table.add_row(
+                escape(spec.id), escape(origin), str(spec.max_episode_steps or "unlimited"), runs, escape(what)
+            )
     console = Console()
     console.print(table)
     for fault in faults:
-        console.print(f"[yellow]{fault}[/yellow]", highlight=False)
+        console.print(fault, style="yellow", markup=False, highlight=False)
+
+
+def _origin(entry_point: object) -> str:
+    """The package an environment comes from."""
+    name = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
+    return name.partition(".")[0].partition(":")[0]
 
 
 @app.command()

@@ -14,7 +14,7 @@ from winnowrl.training.checkpoint import Checkpoint, CheckpointStore
 from winnowrl.training.components import reply_sampling
 from winnowrl.training.diagnostics import Diagnostics
 from winnowrl.training.evaluate import EvaluationReport, evaluate_policy
-from winnowrl.training.interrupts import StopRequest, graceful_interrupts
+from winnowrl.training.interrupts import StopRequest, graceful_interrupts, interruptible
 from winnowrl.training.run_end import RunEnd
 from winnowrl.training.step import StepOutcome, TrainingStep
 from winnowrl.training.sync_check import check_sync
@@ -45,7 +45,8 @@ class TrainingLoop:
         self, config: RunConfig, folder: RunFolder, parts: Components, console: RunConsole, runner: asyncio.Runner
     ) -> None:
         self._config, self._folder, self._parts, self._console, self._runner = config, folder, parts, console, runner
-        self._step = TrainingStep(config, parts, console, runner.run)
+        self._run_async = interruptible(runner)
+        self._step = TrainingStep(config, parts, console, self._run_async)
         self._diagnostics = Diagnostics(config.diagnostics)
         checkpoint = config.checkpoint
         self._store = CheckpointStore(
@@ -171,7 +172,8 @@ class TrainingLoop:
 
     def _evaluate(self, label: str, step: int) -> None:
         parts, settings = self._parts, self._config.evaluation
-        tasks = parts.tasks.heldout[: settings.num_tasks]
+        heldout = parts.tasks.heldout
+        tasks = heldout[: settings.num_tasks]
         with self._console.phase("evaluate", len(tasks) * settings.samples_per_task) as phase:
             report = evaluate_policy(
                 parts.collector,
@@ -182,14 +184,15 @@ class TrainingLoop:
                     self._config, parts.conversations, temperature=settings.temperature, top_p=settings.top_p
                 ),
                 folder=self._folder.evaluations / label,
-                run_async=self._runner.run,
+                run_async=self._run_async,
                 on_episode_over=phase.advance,
                 reuse_finished=True,
             )
         metrics = {SCORE: report.mean.mean, **report.pass_at_k_metrics()}
         for tracker in self._trackers:
             tracker.log(metrics, step)
-        self._console.say(f"held-out ({label}): {report.mean} over {report.num_tasks} tasks")
+        first = f" (the first {len(tasks):,} of {len(heldout):,})" if len(tasks) < len(heldout) else ""
+        self._console.say(f"held-out ({label}): {report.mean} over {report.num_tasks} tasks{first}")
         self._reports[label] = report
         self._is_scored, self._step_metrics = True, self._step_metrics | metrics
         if self._saved_at == step:

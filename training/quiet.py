@@ -7,7 +7,8 @@ import os
 import warnings
 from pathlib import Path
 
-NOISY_LOGGERS = ("vllm", "deepspeed", "DeepSpeed", "transformers", "torch", "httpx")
+# torch sets its own logger's level again while it is imported; it says on every CPU that it finds no Triton.
+NOISY_LOGGERS = ("vllm", "deepspeed", "DeepSpeed", "transformers", "torch", "torch._library.triton", "httpx")
 ENVIRONMENT = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "TOKENIZERS_PARALLELISM": "false",

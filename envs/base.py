@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import gymnasium
@@ -36,12 +38,14 @@ class TextEnv(gymnasium.Env[str, str]):
             or a file. ``process``: it computes, blocks for long or may crash its process.
         system_prompt: the system message for the agent, or None.
         stop: strings that end a reply (the reply keeps the stop string).
+        requires: modules that its episodes import, each with how to get it; a missing one is told before a model loads.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}  # type: ignore[misc]
     execution: ClassVar[Execution] = "inline"
     system_prompt: str | None = None
     stop: tuple[str, ...] = ()
+    requires: ClassVar[Mapping[str, str]] = MappingProxyType({})
     _generator: np.random.Generator | None = None
     _unused_seed: int | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
 from dataclasses import dataclass
@@ -59,6 +60,9 @@ def make_env(config: EnvironmentConfig) -> TextEnv:
             f"environment.id is {config.id!r}, a {type(env).__name__}; WinnowRL trains in environments of strings: subclass "
             "winnowrl.envs.TextEnv"
         )
+    for module, mend in env.requires.items():
+        if importlib.util.find_spec(module) is None:
+            raise ConfigError(f"environment {config.id} needs the module {module}, which is not installed. {mend}")
     return env
 
 

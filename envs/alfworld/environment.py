@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import gymnasium
 
 from winnowrl.envs.alfworld.actions import MATCHES, extract_action, group_actions, match_action
 from winnowrl.envs.alfworld.games import TASK_TYPES, cache_folder, find_games, game_tasks
+from winnowrl.envs.alfworld.server import HOW_TO_INSTALL
 from winnowrl.envs.alfworld.transitions import GameBook, GameGraph, Node, game_book
 from winnowrl.envs.arguments import check_arguments, check_range
 from winnowrl.envs.base import Execution, StepResult, TextEnv
@@ -43,6 +45,7 @@ class ALFWorldEnv(TextEnv):
     """
 
     execution: ClassVar[Execution] = "thread"
+    requires = MappingProxyType(dict.fromkeys(("textworld", "fast_downward", "alfworld"), HOW_TO_INSTALL))
     system_prompt = (
         "You are in a household and have one task. Each turn you read what you see and reply with exactly one action, "
         "worded as in the list of actions, and nothing else."

@@ -19,7 +19,8 @@ from winnowrl.envs.alfworld import wire
 START_TIMEOUT_S = 60.0
 CONTROL_TIMEOUT_S = 10.0
 HOW_TO_INSTALL = (
-    "ALFWorld needs: pip install 'winnowrl[alfworld]' (docs/alfworld.md has a recipe without its large pins)"
+    "ALFWorld needs: pip install 'winnowrl[alfworld]' (docs/alfworld.md has a recipe without its large pins; in a clone "
+    "of the repository, python setup/install.py --alfworld)"
 )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from winnowrl.configs.load import ConfigError, load_config
-from winnowrl.training.preflight import check_gate_turn
+from winnowrl.envs.arithmetic import ArithmeticEnv
+from winnowrl.training.preflight import check_gate_turn, make_env
 
 GATE = "gate.type=prefix_edit_distance"
 
@@ -30,3 +31,11 @@ def test_a_gate_before_the_last_turn_and_no_gate_pass() -> None:
         load_config({}, [GATE, "gate.turn=5", "environment.id=winnowrl/GuessNumber-v0", "collector.max_turns=6"])
     )
     check_gate_turn(load_config({}))
+
+
+def test_what_an_environment_needs_is_told_before_a_model_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ArithmeticEnv, "requires", {"json": "It is there.", "no_such_module": "Get it from the sea."})
+    with pytest.raises(
+        ConfigError, match=r"needs the module no_such_module, which is not installed\. Get it from the sea"
+    ):
+        make_env(load_config({}).environment)

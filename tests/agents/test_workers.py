@@ -134,7 +134,7 @@ def test_a_released_instance_is_reused_and_a_failed_one_is_made_anew(env_id: str
 
 def test_a_hung_step_costs_its_worker_and_leaves_no_process(env_id: str) -> None:
     async def play() -> None:
-        pool = make_pool(env_id, deadline_s=0.4)
+        pool = make_pool(env_id, deadline_s=2.0)
         hung, neighbour = await pool.acquire("g"), await pool.acquire("h")
         await neighbour.reset(1, TASK)
         await neighbour.step("x")
@@ -143,7 +143,7 @@ def test_a_hung_step_costs_its_worker_and_leaves_no_process(env_id: str) -> None
         children = [int(pid) for pid in (await hung.step("spawn"))[0].split()]
         worker = hung.worker.process.pid
         begun = time.monotonic()
-        with pytest.raises(DeadlineExceeded, match=r"step\(\) took over 0.4 s"):
+        with pytest.raises(DeadlineExceeded, match=r"step\(\) took over 2 s"):
             await hung.step("sleep 60")
         assert time.monotonic() - begun < 30
         # The neighbour goes on in another worker from where it was.

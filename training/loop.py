@@ -116,9 +116,9 @@ class TrainingLoop:
         for close in closings:
             try:
                 close()
-            except Exception:
+            except Exception as error:
                 # Said with its traceback, not raised: the others must close too, and what ended the run must be what is seen.
-                logger.warning("a part of the run did not close cleanly", exc_info=True)
+                logger.warning("a part of the run did not close cleanly: %s", error, exc_info=True)
 
     def _train(self, request: StopRequest) -> None:
         config = self._config

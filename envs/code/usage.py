@@ -103,7 +103,7 @@ def _kernel_mb(pid: int) -> float:
     try:
         # "sockets: used 3"
         held += int(Path(f"/proc/{pid}/net/sockstat").read_text().split(maxsplit=3)[2]) * SOCKET_BYTES
-        disk = os.statvfs(f"/proc/{pid}/root/tmp")
+        disk = os.statvfs(Path("/proc", str(pid), "root", "tmp"))
         held += (disk.f_files - disk.f_ffree) * FILE_BYTES
     except (OSError, IndexError, ValueError):
         pass
